@@ -36,7 +36,7 @@ def check(directory, text):
     ('turnpike.graph:instert_after("a", "b")', "did you mean \"insert_after\"?"),
     ('turnpike.graph:remove("ip4-tt")', 'r.lua:3: graph: step "ip4-tt" not found in the graph; did you mean "ip4-ttl"? known: mirror-in, bond-input, vlan-input, classify'),
     ('turnpike.graph:path("ip4-validate.okk", "drop")', 'output "okk" not found; did you mean "ok"? known: ok'),
-    ('turnpike.stepp "x" {}', 'r.lua:3: turnpike.stepp unknown; did you mean "step"? known: port, bond, vlan, route'),
+    ('turnpike.stepp "x" {}', 'r.lua:3: turnpike.stepp unknown; did you mean "step"? known: port, bond, vlan, loopback, route'),
     ("while true do end", "r.lua:3: the script ran longer than 5 s and was stopped"),
     ('turnpike.next_hop "b" { via = "192.0.2.1" }', 'r.lua:3: next_hop "b": via "192.0.2.1" is unreachable'),
     ('turnpike.next_hop "b" { via = { "10.0.1.2", "fd00::1" } }', "gateways of both families"),

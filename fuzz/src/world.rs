@@ -243,6 +243,7 @@ pub fn engine<P: Packet>(small: bool, out: &mut impl Output<P>) -> SlowPath<P> {
         mtu: mtu(number.into()),
         addresses: addresses(number).iter().map(|net| net.parse().expect("a prefix")).collect(),
         host: number == 1,
+        is_loopback: false,
         settings: InterfaceSettings {
             redirects: number == 0,
             dad: u8::from(small && number == 2),

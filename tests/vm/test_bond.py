@@ -46,6 +46,16 @@ turnpike.forwarders {{ cores = "1" }}
 """
 
 
+FOUND = """
+local turnpike = require "turnpike"
+turnpike.port "a" { device = "way0", driver = "af_packet" }
+turnpike.port "b" { device = "way1", driver = "af_packet" }
+turnpike.bond "lag" { ports = { "a", "b" }, host = { vlans = "kernel" }, address = "10.0.1.1/24" }
+turnpike.routes_from { "kernel" }
+turnpike.forwarders { cores = "1" }
+"""
+
+
 def active(router):
     return {port["name"] for port in router.show("bonds")[0]["ports"] if port["distributing"]}
 
@@ -70,3 +80,62 @@ def test_lacp_agrees_with_linux_and_a_lost_link_costs_no_connection(machine, pee
         router.stop()
     finally:
         router.close()
+
+
+@pytest.mark.parametrize("peer", ["fast"], indirect=True)
+def test_vlan_devices_on_the_host_interface_of_a_bond_are_found(machine, peer):
+    """A device of one tag and one behind it, of two; both leave by either link of the bond."""
+    machine.modprobe("8021q")
+    for parent, name, words, address in (
+        ("lag", "lag.10", ("id", "10"), "10.0.10.2/24"),
+        ("lag", "lag.s", ("proto", "802.1ad", "id", "300"), None),
+        ("lag.s", "lag.s.7", ("id", "7"), "10.0.13.2/24"),
+    ):
+        peer("ip", "link", "add", "link", parent, "name", name, "type", "vlan", *words)
+        peer("ip", "link", "set", name, "up")
+        if address:
+            peer("ip", "address", "add", address, "dev", name)
+    router = machine.router(FOUND)
+
+    def found():
+        return {of["name"]: (of["parent"], of["link"], of["addresses"])
+                for of in router.show("interfaces") if of["found"]}
+
+    def pings(address):
+        return machine.run("ping", "-n", "-c", "1", "-W", "5", address, check=False).returncode == 0
+
+    up = {"lag.10": ("lag", "up", ["10.0.10.1/24"]), "lag.s": ("lag", "up", []),
+          "lag.s.7": ("lag.s", "up", ["10.0.13.1/24"])}
+    try:
+        wait_for(lambda: active(router) == {"a", "b"})
+        for parent, name, words, address in (
+            ("lag", "lag.10", ("id", "10"), "10.0.10.1/24"),
+            ("lag", "lag.s", ("proto", "802.1ad", "id", "300"), None),
+            ("lag.s", "lag.s.7", ("id", "7"), "10.0.13.1/24"),
+        ):
+            machine.run("ip", "link", "add", "link", parent, "name", name, "type", "vlan", *words)
+            machine.run("ip", "link", "set", name, "up")
+            if address:
+                machine.run("ip", "address", "add", address, "dev", name)
+        wait_for(lambda: found() == up)
+        for address in ("10.0.10.2", "10.0.13.2"):
+            wait_for(lambda address=address: pings(address))
+        # Forwarded between two of them; and a link less, which the VLANs outlive.
+        forwarded = ("ping", "-n", "-c", "1", "-W", "5", "-I", "lag.10", "10.0.13.1")
+        wait_for(lambda: peer(*forwarded, check=False).returncode == 0)
+        peer("ip", "link", "set", "eth0", "down")
+        wait_for(lambda: active(router) == {"b"})
+        assert found() == up
+        for address in ("10.0.10.2", "10.0.13.2"):
+            wait_for(lambda address=address: pings(address))
+        peer("ip", "link", "set", "eth1", "down")
+        wait_for(lambda: {link for _, link, _ in found().values()} == {"down"})
+        peer("ip", "link", "set", "eth1", "up")
+        wait_for(lambda: found() == up)
+        machine.run("ip", "link", "del", "lag.s")
+        wait_for(lambda: found() == {"lag.10": up["lag.10"]})
+        router.counters()
+        router.stop()
+    finally:
+        router.close()
+        machine.run("ip", "link", "del", "lag", check=False)

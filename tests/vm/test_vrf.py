@@ -15,6 +15,8 @@ turnpike.port "b1" { device = "tp-b1", host = true, vrf = "blue", address = { "1
 turnpike.port "b2" { device = "tp-b2", host = true, vrf = "blue", address = { "10.0.2.1/24", "fd00:2::1/64" } }
 turnpike.port "r1" { device = "tp-r1", host = true, vrf = "red", address = { "10.0.1.1/24", "fd00:1::1/64" } }
 turnpike.port "r2" { device = "tp-r2", host = true, vrf = "red", address = { "10.0.2.1/24", "fd00:2::1/64" } }
+turnpike.loopback "lb" { vrf = "blue", address = "192.0.2.1/32" }
+turnpike.loopback "lr" { vrf = "red", address = "192.0.2.1/32" }
 turnpike.routes_from { "kernel" }
 turnpike.forwarders { cores = "1" }
 """
@@ -91,6 +93,10 @@ def test_host_interfaces_are_in_the_vrf_devices_whose_routes_are_followed(machin
             assert addresses(machine, name) == {f"10.0.{side}.1", f"fd00:{side}::1"}, name
         for first in ("b1", "r1"):
             assert reaches(machine, first, "10.0.2.2") and reaches(machine, first, "fd00:2::2"), router.log()
+        # So are those of loopbacks, whose addresses are of their VRFs.
+        assert [master(machine, name) for name in ("lb", "lr")] == ["blue", "red"]
+        for first in ("b1", "b2", "r1"):
+            assert reaches(machine, first, "192.0.2.1"), router.log()
         # The kernel's own sockets in each, by ARP of each: both customers' hosts have these addresses.
         for vrf in ("blue", "red"):
             for target in ("10.0.1.2", "10.0.2.2", "fd00:1::2"):
@@ -165,3 +171,60 @@ def test_a_found_vlan_is_in_the_vrf_that_the_operator_puts_its_device_into(machi
     finally:
         router.close()
         machine.run("ip", "link", "del", "b1", check=False)
+
+
+IN_NAMESPACE = """
+local turnpike = require "turnpike"
+turnpike.vrf "blue" { namespace = "blue" }
+turnpike.port "b1" { device = "tp-b1", driver = "af_packet", vrf = "blue", host = { vlans = "kernel" },
+                     address = "10.0.1.1/24" }
+turnpike.port "r1" { device = "tp-r1", driver = "af_packet", host = { vlans = "kernel" }, address = "10.0.1.1/24" }
+turnpike.routes_from { "kernel" }
+turnpike.forwarders { cores = "1" }
+"""
+
+
+def test_a_vlan_device_in_the_network_namespace_of_a_vrf_is_found_there(machine, hosts):
+    """Both VRFs have a device of the same name, tag and addresses, each in the namespace of its port's host interface."""
+    machine.modprobe("8021q")
+    machine.run("ip", "netns", "add", "blue")
+    for name in ("b1", "r1"):
+        inside = ("ip", "-n", name)
+        machine.run(*inside, "link", "add", "link", "eth0", "name", "eth0.10", "type", "vlan", "id", "10")
+        machine.run(*inside, "link", "set", "eth0.10", "up")
+        machine.run(*inside, "address", "add", "10.0.10.2/24", "dev", "eth0.10")
+        machine.run(*inside, "address", "add", "198.51.100.7/32", "dev", "lo")
+    router = machine.router(IN_NAMESPACE)
+
+    def found():
+        return {of["name"]: (of["parent"], of.get("vrf"), of["addresses"], of["host"]["state"])
+                for of in router.show("interfaces") if of["found"]}
+
+    def add(space, parent, name):
+        machine.run(*space, "link", "add", "link", parent, "name", name, "type", "vlan", "id", "10")
+        machine.run(*space, "link", "set", name, "up")
+        machine.run(*space, "address", "add", "10.0.10.1/24", "dev", name)
+
+    blue, plain = ("ip", "-n", "blue"), ("ip",)
+    expected = {"b1.10": ("b1", "blue", ["10.0.10.1/24"], "up"), "r1.10": ("r1", None, ["10.0.10.1/24"], "up")}
+    try:
+        add(blue, "b1", "b1.10")
+        assert wait_for(lambda: found() == {"b1.10": expected["b1.10"]}, 60), (found(), router.log())
+        add(plain, "r1", "r1.10")
+        assert wait_for(lambda: found() == expected, 60), (found(), router.log())
+        ping = ("ping", "-n", "-c", "1", "-W", "5", "10.0.10.2")
+        for space in ((), ("ip", "netns", "exec", "blue")):
+            assert wait_for(lambda space=space: machine.run(*space, *ping, check=False).returncode == 0, 30), router.log()
+        # Forwarded from the untagged network to the tagged one, by a route of that kernel; the other VRF has none.
+        machine.run(*blue, "route", "add", "198.51.100.0/24", "via", "10.0.10.2", "dev", "b1.10")
+        assert wait_for(lambda: prefixes(router, "blue") == {"198.51.100.0/24"}, 30), router.show("routes", "--vrf", "blue")
+        assert reaches(machine, "b1", "10.0.10.1") and reaches(machine, "r1", "10.0.10.1")
+        machine.run(*blue, "link", "del", "b1.10")
+        assert wait_for(lambda: found() == {"r1.10": expected["r1.10"]}, 60), found()
+        assert prefixes(router, "blue") == set()
+        router.counters()
+        router.stop()
+    finally:
+        router.close()
+        machine.run("ip", "link", "del", "r1", check=False)
+        machine.run("ip", "netns", "del", "blue")

@@ -257,13 +257,13 @@ pub struct Port {
     pub offloads: Vec<Offload>,
 }
 
-/// An interface: a port's own, a bond, or a VLAN. Packets and bytes are Ethernet frames without VLAN tags and FCS; those of a
+/// An interface: a port's own, a bond, a VLAN, or a loopback, which has no packets. Packets and bytes are Ethernet frames without VLAN tags and FCS; those of a
 /// port's own interface are all that the port receives and sends, with the tags (RFC 2863 3.1.1).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Interface {
     /// Its name in the configuration.
     pub name: String,
-    /// `port`, `bond` or `vlan`.
+    /// `port`, `bond`, `vlan` or `loopback`.
     pub kind: String,
     /// The port, bond or VLAN whose frames carry it, or the bond that has the port's frames; none: neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -58,6 +58,7 @@ impl Bench {
             mac: MacAddr([2, 0, 0, 0, 0, index as u8]),
             mtu: 1500,
             addresses: vec![IpNet::new_assert(gateway(index, 0), 16)],
+            is_loopback: false,
         });
         let rib = Rib::new(ports.collect(), fib4, fib6, table.clone(), Box::new(NoReaders))?;
         Ok(Self { rib, reader, table })

@@ -48,6 +48,7 @@ fn interface(index: usize, vrf: VrfId) -> RibInterface {
         mac: MacAddr([2, 0, 0, 0, (index >> 8) as u8, index as u8]),
         mtu: 1500,
         addresses: vec![IpNet::new_assert(Ipv4Addr::new(10, 0, 0, 1).into(), 24)],
+        is_loopback: false,
     }
 }
 

@@ -12,6 +12,7 @@
 //! turnpike.import { file = "table.dat.gz", via = { "10.0.1.2", "10.0.2.2" } }
 //! turnpike.multicast "239.1.1.1"   { source = "10.0.1.2", from = "left", to = { "right" } }
 //! turnpike.bond "lag" { ports = { "one", "two" }, mode = "lacp", hash = "l3+l4", address = "10.0.7.1/24" }
+//! turnpike.loopback "lo0" { address = "192.0.2.255/32" }
 //! turnpike.mirror "tap" { from = "left", direction = "inward", to = "span", sample = 100, vlan = 999 }
 //! turnpike.vrf "blue"             { table = 100 }
 //! turnpike.port "shop"  { device = "eth3", address = "10.0.1.1/24", vrf = "blue" }
@@ -127,6 +128,8 @@ pub struct Config {
     pub bonds: Vec<Bond>,
     /// The VLANs, in the order of their numbers.
     pub vlans: Vec<Vlan>,
+    /// The loopbacks, in the order of their numbers.
+    pub loopbacks: Vec<Loopback>,
     /// The VRFs besides the default one, in the order of their numbers.
     pub vrfs: Vec<Vrf>,
     /// The static routes.
@@ -450,13 +453,15 @@ impl Port {
     }
 }
 
-/// The settings of an interface: that of a port's untagged frames, a bond's, or a VLAN's.
+/// The settings of an interface: that of a port's untagged frames, a bond's, a VLAN's, or a loopback.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interface {
     /// Its VRF and the messages that the slow path sends on it.
     pub settings: InterfaceSettings,
     /// Own addresses with the length of their network; host bits are set.
     pub addresses: Vec<IpNet>,
+    /// The loopback whose IPv4 address it has as well, in [`Self::addresses`].
+    pub unnumbered: Option<String>,
     /// The features declared by the catalogue's steps, with the port's values.
     pub features: Vec<(Feature, u8)>,
     /// The filter of received packets.
@@ -515,6 +520,7 @@ impl Interface {
         Self {
             settings: InterfaceSettings::default(),
             addresses: Vec::new(),
+            unnumbered: None,
             features: self.features.iter().map(|(feature, _)| (*feature, 0)).collect(),
             filter_in: None,
             filter_out: None,
@@ -624,16 +630,16 @@ impl Bond {
     }
 }
 
-/// An interface without a device of its own: a bond or a VLAN.
+/// An interface without a device of its own: a bond, a VLAN or a loopback.
 #[derive(Clone, Copy, Debug)]
 pub struct Virtual<'a> {
-    /// The statement: `bond` or `vlan`.
+    /// The statement: `bond`, `vlan` or `loopback`.
     pub kind: &'static str,
     /// Its number.
     pub id: InterfaceId,
     /// Its name.
     pub name: &'a str,
-    /// The interface whose port or bond carries its frames; `None`: it is a bond.
+    /// The interface whose port or bond carries its frames; `None`: it is no VLAN.
     pub parent: Option<InterfaceId>,
     /// Its settings.
     pub interface: &'a Interface,
@@ -653,11 +659,46 @@ impl<'a> From<&'a Vlan> for Virtual<'a> {
     }
 }
 
+impl<'a> From<&'a Loopback> for Virtual<'a> {
+    fn from(loopback: &'a Loopback) -> Self {
+        let (id, name, interface) = (loopback.id, &*loopback.name, &loopback.interface);
+        Self { kind: LOOPBACK, id, name, parent: None, interface }
+    }
+}
+
+/// The statement of a loopback, for messages and reports.
+pub const LOOPBACK: &str = "loopback";
+
+/// `turnpike.loopback`: an interface without a link, which is up as long as the router is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loopback {
+    /// Its number: from [`MAX_PORTS`] on, see [`Vlan::id`].
+    pub id: InterfaceId,
+    /// The line of the statement.
+    pub line: usize,
+    /// 1 to 15 characters; no other interface has it.
+    pub name: String,
+    /// Its settings; only VRF, addresses and host interface have a meaning.
+    pub interface: Interface,
+}
+
+impl Loopback {
+    /// A loopback of this one's name and number, and no other settings.
+    fn bare(&self) -> Self {
+        Self { interface: self.interface.bare(), ..self.clone() }
+    }
+
+    /// Its host interface need not be opened anew to become the other's.
+    fn is_open_as(&self, other: &Self) -> bool {
+        self.interface.host_opened() == other.interface.host_opened()
+    }
+}
+
 /// An interface of frames with a VLAN tag, on a port, a bond or on another VLAN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vlan {
-    /// Its number: from [`MAX_PORTS`] on by its place among the statements, those of bonds first, unless it is that of
-    /// a bond or VLAN of the same name in a running router, see [`Config::align`].
+    /// Its number: from [`MAX_PORTS`] on by its place among the statements, those of bonds first and those of loopbacks
+    /// last, unless it is that of such an interface of the same name in a running router, see [`Config::align`].
     pub id: InterfaceId,
     /// The line of the statement; 0 if there is none.
     pub line: usize,
@@ -700,6 +741,11 @@ impl Config {
         self.bonds.iter().find(|bond| bond.id == id)
     }
 
+    /// Returns the loopback with this number.
+    pub fn loopback(&self, id: InterfaceId) -> Option<&Loopback> {
+        self.loopbacks.iter().find(|loopback| loopback.id == id)
+    }
+
     /// Returns the next hops of steps and rules, and those of analysers behind routers.
     pub fn all_next_hops(&self) -> Vec<NamedNextHop> {
         let analysers = self.mirrors.iter().filter_map(|Mirror { line, session }| {
@@ -710,14 +756,18 @@ impl Config {
         self.next_hops.iter().cloned().chain(analysers).collect()
     }
 
-    /// Returns the bonds and the VLANs, each after the interface that carries its frames or beside it.
+    /// Returns the bonds, the VLANs and the loopbacks, each after the interface that carries its frames or beside it.
     pub fn virtuals(&self) -> impl Iterator<Item = Virtual<'_>> {
-        self.bonds.iter().map(Virtual::from).chain(self.vlans.iter().map(Virtual::from))
+        let bonds = self.bonds.iter().map(Virtual::from);
+        let loopbacks = self.loopbacks.iter().map(Virtual::from);
+        bonds.chain(self.vlans.iter().map(Virtual::from)).chain(loopbacks)
     }
 
-    /// Returns the bond or VLAN with this number.
+    /// Returns the bond, VLAN or loopback with this number.
     pub fn virtual_interface(&self, id: InterfaceId) -> Option<Virtual<'_>> {
-        self.vlan(id).map(Virtual::from).or_else(|| self.bond(id).map(Virtual::from))
+        let bond = || self.bond(id).map(Virtual::from);
+        let loopback = || self.loopback(id).map(Virtual::from);
+        self.vlan(id).map(Virtual::from).or_else(bond).or_else(loopback)
     }
 
     /// Returns number, name and settings of every interface, those of ports first.

@@ -92,6 +92,7 @@ reasons! {
         MirrorLost = "mirror-lost", "A copy of a mirror session: there was no free buffer, the analyser's port was full or down, or the analyser could not be reached (show mirrors). The packet itself is not affected.";
         // transmit and rings
         PortDown = "port-down", "The route leads to a port that this router does not have.";
+        LoopbackSent = "loopback-sent", "The kernel sent it by the host interface of a loopback, which has no link.";
         BondDown = "bond-down", "No port of the bond sends now: none has a link, or LACP has agreed on none (show bonds).";
         TxFull = "tx-full", "The port's transmit queue was full.";
         QueueFull = "queue-full", "The port's queue in software (show queues), or a queue of the graph (show graph), had no room.";

@@ -164,12 +164,28 @@ impl Tap {
         }
     }
 
-    /// Sets another MAC and MTU, from a thread in its network namespace, and brings it up.
+    /// Sets another MAC and MTU, from a thread in its network namespace, and brings it up; with another MAC it is not
+    /// isolated any more.
     ///
     /// # Errors
     /// [`Error::Tap`] with the step that failed.
     pub fn change(&self, name: &str, mac: [u8; 6], mtu: u16) -> Result<(), Error> {
         set_up(name, mac, mtu).map(drop)
+    }
+
+    /// Has the kernel resolve no neighbours on it, nor look for duplicates of its addresses, from a thread in its network
+    /// namespace: nobody is behind it.
+    ///
+    /// # Errors
+    /// [`Error::Tap`] with the step that failed.
+    pub fn isolate(&self, name: &str) -> Result<(), Error> {
+        let failed = |errno: Errno| Error::Tap {
+            name: name.to_owned(),
+            problem: format!("turning ARP off: {errno}"),
+        };
+        let interface = Interface::new(name).map_err(failed)?;
+        let without_arp = |flags| interface.set_flags(flags | libc::IFF_NOARP as i16);
+        interface.flags().and_then(without_arp).map_err(failed)
     }
 
     /// Sets whether the interface stays, with its addresses and routes, without a user; if not, the kernel
@@ -238,11 +254,14 @@ fn set_up(name: &str, mac: [u8; 6], mtu: u16) -> Result<u32, Error> {
     };
     let interface = Interface::new(name).map_err(step("opening a socket"))?;
     // Setting it again would clear the kernel's neighbours.
-    if interface.mac().map_err(step("asking for its MAC"))? != mac {
+    let is_other = interface.mac().map_err(step("asking for its MAC"))? != mac;
+    if is_other {
         interface.set_mac(mac).map_err(step("setting its MAC"))?;
     }
     interface.set_mtu(mtu.into()).map_err(step("setting its MTU"))?;
-    let up = |flags| interface.set_flags(flags | libc::IFF_UP as i16);
+    // One that has had another MAC may have been isolated for an earlier use of its name.
+    let unwanted = if is_other { libc::IFF_NOARP as i16 } else { 0 };
+    let up = |flags: i16| interface.set_flags((flags | libc::IFF_UP as i16) & !unwanted);
     interface.flags().and_then(up).map_err(step("bringing it up"))?;
     interface.index().map_err(step("asking for its index"))
 }
@@ -315,6 +334,27 @@ mod tests {
         assert!(interface_exists("tpt5"));
         drop(tap);
         within_a_minute("it is gone", || (!interface_exists("tpt5")).then_some(()));
+    }
+
+    #[test]
+    fn an_isolated_one_has_its_addresses_at_once_and_stays_isolated_until_it_is_another() {
+        namespace();
+        let tap = Tap::create("tpt9", MAC, 1500).unwrap();
+        tap.isolate("tpt9").unwrap();
+        ip("address add 2001:db8::1/128 dev tpt9");
+        assert!(!ip("address show dev tpt9 scope global").contains("tentative"));
+        tap.change("tpt9", MAC, 1400).unwrap();
+        let link = ip("link show tpt9");
+        assert!(link.contains("NOARP") && link.contains(",UP"), "{link}");
+        drop(tap);
+        let port = within_a_minute("its last user is gone", || {
+            Tap::create("tpt9", [2, 0, 0, 0, 9, 9], 1500).ok()
+        });
+        let link = ip("link show tpt9");
+        assert!(
+            !link.contains("NOARP") && link.starts_with(&format!("{}:", port.index())),
+            "{link}"
+        );
     }
 
     #[test]

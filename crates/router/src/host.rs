@@ -16,6 +16,9 @@
 //! It may be made in a network namespace of its own, so that routers can share a machine and the host's own network
 //! stays apart.
 //!
+//! The host interface of a loopback is a TAP without ARP: daemons see the address on an interface that is up, and what
+//! the kernel sends by it is dropped.
+//!
 //! The host interface of a VLAN may be the kernel's own VLAN device on another host interface instead (`host/tagged.rs`).
 //!
 //! One system call carries up to 64 KiB of a TCP connection: large packets of the kernel are segmented here
@@ -124,6 +127,10 @@ pub trait FrameDevice: Send + Sync {
     fn change(&self, name: &str, mac: MacAddr, mtu: u16) -> Result<()>;
     /// Sets whether it stays when no process uses it.
     fn set_lasting(&self, lasting: bool) -> io::Result<()>;
+    /// Has the kernel look for nobody behind it, by its name, on a thread in its namespace; only a TAP does.
+    fn isolate(&self, _name: &str) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl FrameDevice for Tap {
@@ -154,6 +161,10 @@ impl FrameDevice for Tap {
     fn set_lasting(&self, lasting: bool) -> io::Result<()> {
         self.set_lasting(lasting)
     }
+
+    fn isolate(&self, name: &str) -> Result<()> {
+        Ok(self.isolate(name)?)
+    }
 }
 
 /// The treatment of frames larger than the MTU.
@@ -167,10 +178,20 @@ enum Segmentation {
     Impossible,
 }
 
+/// A kind of host interface.
+enum Kind {
+    /// A TAP.
+    Tap,
+    /// A loopback's TAP, which sends nothing.
+    Isolated,
+    /// The kernel's VLAN device on another host interface.
+    KernelDevice(KernelDevice),
+}
+
 /// A host interface, up.
 pub struct HostInterface {
     device: Arc<dyn FrameDevice>,
-    kernel_device: Option<KernelDevice>,
+    kind: Kind,
     name: String,
     index: u32,
     groups: Groups,
@@ -232,7 +253,7 @@ impl HostInterface {
         let groups = in_netns(netns, || Groups::open(name))?;
         let tagged = TaggedDevice::new(taps.get(&device.below), &device.tags);
         let mut interface = Self::over(Arc::new(tagged), name, groups);
-        (interface.kernel_device, interface.netns) = (Some(device), netns.map(Path::to_owned));
+        (interface.kind, interface.netns) = (Kind::KernelDevice(device), netns.map(Path::to_owned));
         interface.set_segmentation(segmentation)?;
         Ok(interface)
     }
@@ -264,7 +285,7 @@ impl HostInterface {
         let (counters, name) = (Arc::default(), name.to_owned());
         Self {
             device,
-            kernel_device: None,
+            kind: Kind::Tap,
             name,
             index: 0,
             groups,
@@ -287,7 +308,26 @@ impl HostInterface {
     pub fn change(&self, mac: MacAddr, mtu: u16) -> Result<()> {
         // The device may not be shared with another thread, but lent to one.
         let (device, name) = (&self.device, &self.name);
-        in_netns(self.netns.as_deref(), move || device.change(name, mac, mtu))
+        let is_isolated = self.is_isolated();
+        in_netns(self.netns.as_deref(), move || {
+            device.change(name, mac, mtu)?;
+            if is_isolated { device.isolate(name) } else { Ok(()) }
+        })
+    }
+
+    /// Makes it a loopback's: the kernel resolves no neighbours on it, and what it sends goes nowhere.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn isolate(&mut self) -> Result<()> {
+        self.kind = Kind::Isolated;
+        let (device, name) = (&self.device, &self.name);
+        in_netns(self.netns.as_deref(), move || device.isolate(name))
+    }
+
+    /// Returns true if nothing that the kernel sends on it leaves the router.
+    pub fn is_isolated(&self) -> bool {
+        matches!(self.kind, Kind::Isolated)
     }
 
     /// Marks an interface just made by the router for removal when this is dropped, with its addresses and routes;
@@ -351,10 +391,14 @@ impl HostInterface {
 
     /// Returns its view for reports.
     pub fn view(&self) -> HostView {
+        let kernel_device = match &self.kind {
+            Kind::KernelDevice(device) => Some(device.clone()),
+            Kind::Tap | Kind::Isolated => None,
+        };
         HostView {
             index: self.index,
             netns: self.netns.clone(),
-            kernel_device: self.kernel_device.clone(),
+            kernel_device,
             segmentation: self.segmentation != Segmentation::Off,
             counters: self.counters.clone(),
             file: self.groups.file(),

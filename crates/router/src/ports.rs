@@ -251,7 +251,7 @@ impl Opener {
         self.host_of("port", &wanted.name, wanted.interface.host.as_ref(), None, info)
     }
 
-    /// Opens the host interface of a port or VLAN, as `kind` says, if it is to have one; it is the kernel's device if
+    /// Opens the host interface of an interface, as `kind` says, if it is to have one; it is the kernel's device if
     /// there is one for it.
     pub fn host_of(
         &self,
@@ -271,9 +271,12 @@ impl Opener {
         }
         self.removals.wait();
         let store = &mut self.store();
-        let interface =
+        let mut interface =
             HostInterface::open(name, mac, mtu, netns.as_deref(), host.segmentation, store)
                 .with_context(|| format!("{kind} \"{name}\""))?;
+        if kind == config::LOOPBACK {
+            interface.isolate().with_context(|| format!("{kind} \"{name}\""))?;
+        }
         let place = netns.map_or(String::new(), |path| format!(" in {}", path.display()));
         tracing::info!("{kind} \"{name}\": host interface {name}{place}");
         Ok(Some(interface))

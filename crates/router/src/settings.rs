@@ -41,6 +41,7 @@ pub fn slow_path_port(open: &OpenPort, wanted: &config::Port) -> slowpath::Inter
         mtu: open.info.mtu,
         addresses: open.addresses.clone(),
         host: open.host.is_some(),
+        is_loopback: false,
         settings: wanted.interface.settings.clone(),
         owned: true,
     }

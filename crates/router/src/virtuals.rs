@@ -1,4 +1,4 @@
-//! Bonds and VLANs that run: interfaces without a device of their own.
+//! Bonds, VLANs and loopbacks that run: interfaces without a device of their own.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,20 @@ use dataplane::interface::{InterfaceId, InterfaceInfo};
 use dataplane::port::{PortId, PortSet};
 use dataplane::vlan::Vlans;
 use ipnet::IpNet;
+use wire::MacAddr;
 
 use super::host::{HostInterface, HostView};
 use super::ports::Opener;
 
-/// A bond, or a VLAN that receives and sends by its port or bond.
+/// A bond, a VLAN that receives and sends by its port or bond, or a loopback, which does neither.
 pub struct OpenVirtual {
     /// Its number.
     pub id: InterfaceId,
-    /// The statement: `bond` or `vlan`.
+    /// The statement: `bond`, `vlan` or `loopback`.
     pub kind: &'static str,
     /// Its name in the configuration.
     pub name: String,
-    /// The interface that carries a VLAN's frames: a port's own, or a bond. `None`: it is a bond.
+    /// The interface that carries a VLAN's frames: a port's own, or a bond. `None`: it is no VLAN.
     pub lower: Option<InterfaceId>,
     /// The data plane's view of it.
     pub info: InterfaceInfo,
@@ -62,6 +63,11 @@ impl OpenVirtual {
         self.host.as_ref()?.kernel_device.as_ref()
     }
 
+    /// Returns true if it has no link.
+    pub fn is_loopback(&self) -> bool {
+        self.kind == config::LOOPBACK
+    }
+
     /// Returns the RIB's view of it.
     pub fn in_rib(&self) -> RibInterface {
         RibInterface {
@@ -71,6 +77,7 @@ impl OpenVirtual {
             mac: self.info.mac,
             mtu: self.info.mtu,
             addresses: self.addresses.clone(),
+            is_loopback: self.is_loopback(),
         }
     }
 
@@ -83,16 +90,17 @@ impl OpenVirtual {
             mtu: self.info.mtu,
             addresses: self.addresses.clone(),
             host: self.host.is_some(),
+            is_loopback: self.is_loopback(),
             settings: wanted.interface.settings.clone(),
             owned: true,
         }
     }
 }
 
-/// The bonds and VLANs that run, by their numbers.
+/// The bonds, VLANs and loopbacks that run, by their numbers.
 pub type OpenVirtuals = BTreeMap<InterfaceId, OpenVirtual>;
 
-/// Host interfaces of bonds and VLANs that are to be attached to the slow path.
+/// Host interfaces of bonds, VLANs and loopbacks that are to be attached to the slow path.
 pub type Hosts = BTreeMap<InterfaceId, HostInterface>;
 
 /// Returns the interface that carries a VLAN's frames: a port's own, or a bond. `None` for a bond.
@@ -113,7 +121,7 @@ fn info_of(infos: &[InterfaceInfo], id: InterfaceId) -> InterfaceInfo {
     infos.get(id.index()).copied().unwrap_or(InterfaceInfo::NONE)
 }
 
-/// Adds the properties of a configuration's bonds and VLANs to those of its ports, by interface number.
+/// Adds the properties of a configuration's bonds, VLANs and loopbacks to those of its ports, by interface number.
 ///
 /// # Errors
 /// A VLAN's MTU is larger than its port's or bond's, or a bond's ports have different MTUs.
@@ -141,7 +149,24 @@ pub fn add_infos(config: &Config, infos: &mut Vec<InterfaceInfo>) -> Result<()> 
         let info = with_settings(InterfaceInfo { mtu, ..of_lower }, &vlan.interface);
         put(infos, vlan.id, info);
     }
+    for loopback in &config.loopbacks {
+        let info = InterfaceInfo {
+            mac: loopback_mac(loopback.id),
+            mtu: LOOPBACK_MTU,
+            ..InterfaceInfo::NONE
+        };
+        put(infos, loopback.id, with_settings(info, &loopback.interface));
+    }
     Ok(())
+}
+
+/// The MTU of loopbacks: as large as that of any other interface, so that none is the smallest.
+const LOOPBACK_MTU: u16 = 9216;
+
+/// Returns the MAC of a loopback's host interface, which no frame has: locally administered, another for each.
+fn loopback_mac(id: InterfaceId) -> MacAddr {
+    let [high, low] = (id.index() as u16).to_be_bytes();
+    MacAddr([0x02, 0, 0x5e, 0, high, low])
 }
 
 fn put(infos: &mut Vec<InterfaceInfo>, id: InterfaceId, info: InterfaceInfo) {
@@ -220,7 +245,7 @@ pub fn vlans(config: &Config, infos: &[InterfaceInfo], bonds: &Bonds) -> Vlans {
     Vlans::new(&config.vlans_on_wire(), ports, bonds)
 }
 
-/// Opens the host interfaces of all bonds and VLANs of a configuration, with these properties.
+/// Opens the host interfaces of all bonds, VLANs and loopbacks of a configuration, with these properties.
 pub fn open_hosts(opener: &Opener, config: &Config, infos: &[InterfaceInfo]) -> Result<Hosts> {
     let mut hosts = Hosts::new();
     for wanted in config.virtuals() {
@@ -239,7 +264,7 @@ pub fn open_hosts(opener: &Opener, config: &Config, infos: &[InterfaceInfo]) -> 
     Ok(hosts)
 }
 
-/// Creates all bonds and VLANs of a configuration, with these properties and host interfaces.
+/// Creates all bonds, VLANs and loopbacks of a configuration, with these properties and host interfaces.
 pub fn open_all(config: &Config, infos: &[InterfaceInfo], hosts: &Hosts) -> OpenVirtuals {
     let open = |wanted: Virtual<'_>| {
         let info = infos.get(wanted.id.index()).copied()?;

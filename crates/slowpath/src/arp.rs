@@ -5,7 +5,8 @@
 //!   traffic to it is about to follow.
 //! * Any other valid message only updates a neighbour that is in the table already.
 //! * Senders outside the interface's networks are rejected, unless they are in the table because we
-//!   asked for them (a gateway outside the networks).
+//!   asked for them (a gateway outside the networks), or a route without a gateway leads to them by the
+//!   interface (unnumbered interfaces, RFC 5309).
 //! * Only requests for addresses of the receiving interface are answered, not those for other interfaces:
 //!   with two interfaces on one link only the right one replies. Other hosts' addresses: [`crate::proxy`].
 //!
@@ -16,6 +17,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use dataplane::interface::InterfaceId;
+use dataplane::next_hop::NextHop;
 use dataplane::reason::DropReason;
 use wire::MacAddr;
 use wire::arp::{ArpMessage, REPLY, REQUEST};
@@ -72,7 +74,10 @@ fn take<P: Packet>(
         return answered;
     }
     let key = (from, IpAddr::V4(sender));
-    if !interface.is_on_link(key.1) && context.table.state(key).is_none() {
+    if !interface.is_on_link(key.1)
+        && context.table.state(key).is_none()
+        && !is_linked(sender, interface, context.out)
+    {
         return false;
     }
     let evidence = if !request && for_us { Evidence::Answered } else { Evidence::Heard };
@@ -82,6 +87,13 @@ fn take<P: Packet>(
         reply(message, interface, context.out);
     }
     for_us || answered || known
+}
+
+/// Returns true if a route without a gateway leads to the address, outside the interface's networks, by the interface.
+fn is_linked<P>(address: Ipv4Addr, interface: &Interface, out: &impl Output<P>) -> bool {
+    let is_outside = interface.v4.iter().all(|net| !net.contains(&address));
+    let hop = || out.route(interface.settings.vrf, address.into(), 0).hop;
+    is_outside && hop() == NextHop::Glean { interface: interface.id }
 }
 
 fn reply<P>(request: &ArpMessage, interface: &Interface, out: &mut impl Output<P>) {
@@ -204,8 +216,9 @@ mod tests {
             message(REQUEST, (A, "10.0.1.2"), (MacAddr::default(), "10.0.2.1")),
             // From outside the network.
             message(REQUEST, (A, "10.9.9.9"), (MacAddr::default(), "10.0.1.1")),
-            // From the network's broadcast address.
+            // From the network's broadcast address, and its own.
             message(REQUEST, (A, "10.0.1.255"), (MacAddr::default(), "10.0.1.1")),
+            message(REQUEST, (A, "10.0.1.0"), (MacAddr::default(), "10.0.1.1")),
             // Gratuitous, from a stranger.
             message(REQUEST, (A, "10.0.1.2"), (MacAddr::default(), "10.0.1.2")),
         ] {
@@ -230,6 +243,18 @@ mod tests {
         bench.take();
         let outs = bench.arp(message(REPLY, (A, "10.9.9.9"), (L, "10.0.1.1")));
         assert_eq!(outs[0], Out::Event(Event::NeighbourUp { interface: LEFT, address, mac: A }));
+    }
+
+    #[test]
+    fn a_host_is_heard_outside_the_networks_if_a_route_leads_to_it_there() {
+        use crate::testing::{GATEWAY, GLEAN_LEFT, GLEAN_RIGHT};
+        for (hop, is_heard) in [(GLEAN_LEFT, true), (GLEAN_RIGHT, false), (GATEWAY, false)] {
+            let mut bench = Bench::new();
+            bench.net.routes.push(("10.9.0.0/16".parse().unwrap(), hop));
+            let outs =
+                bench.arp(message(REQUEST, (A, "10.9.9.9"), (MacAddr::default(), "10.0.1.1")));
+            assert_eq!(outs != [Out::Drop(DropReason::ArpRejected)], is_heard, "{hop}: {outs:?}");
+        }
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub(crate) struct Interface {
     tentative: Vec<Ipv6Addr>,
     /// True if the kernel is the host on this interface.
     pub host: bool,
+    /// True if it has no link.
+    pub is_loopback: bool,
     pub settings: InterfaceSettings,
     /// True if this engine handles the interface's neighbours.
     pub owned: bool,
@@ -62,6 +64,7 @@ impl Interface {
             more_link_local: Vec::new(),
             tentative: Vec::new(),
             host: config.host,
+            is_loopback: config.is_loopback,
             settings: config.settings.clone(),
             owned: config.owned,
             request_rate: Arc::new(TokenBucket::new(relay::RATE, relay::RATE)),
@@ -363,16 +366,23 @@ impl Interfaces {
         self.beside(from).any(|interface| self.is_all_zeros(interface.id, address.into()))
     }
 
+    /// Iterates over the interfaces in the VRF of `id`, loopbacks first: their addresses stand for the router.
+    fn loopbacks_and_others(&self, id: InterfaceId) -> impl Iterator<Item = &Interface> {
+        let loopbacks = self.beside(id).filter(|interface| interface.is_loopback);
+        loopbacks.chain(self.beside(id).filter(|interface| !interface.is_loopback))
+    }
+
     /// Selects the source for a packet to an IPv4 address, about one that was received on `from`: an address of
-    /// that interface, else any of its VRF.
+    /// that interface, else one of its VRF, of a loopback if there is one (RFC 1812, 4.2.2.2: the router's identifier).
     pub(crate) fn source_v4(&self, from: InterfaceId, towards: Ipv4Addr) -> Option<Ipv4Addr> {
         let own = self.get(from).and_then(|interface| interface.source_v4(towards));
-        own.or_else(|| self.beside(from).find_map(|interface| interface.source_v4(towards)))
+        let mut all = self.loopbacks_and_others(from);
+        own.or_else(|| all.find_map(|interface| interface.source_v4(towards)))
     }
 
     /// Selects the source for a packet to an IPv6 address, about one that was received on `from`: the best global
-    /// address of that interface, which makes it informative (RFC 4443, 2.2), else the best of its VRF; a
-    /// link-local one only if the packet stays on that link.
+    /// address of that interface, which makes it informative (RFC 4443, 2.2), else the best of its VRF's loopbacks, else of
+    /// its VRF; a link-local one only if the packet stays on that link.
     pub(crate) fn source_v6(&self, from: InterfaceId, towards: Ipv6Addr) -> Option<Ipv6Addr> {
         self.source_v6_among(from, towards, |_| true)
     }
@@ -399,8 +409,14 @@ impl Interfaces {
         {
             return Some(source);
         }
-        let candidates = self.beside(from).filter(|interface| is_candidate(interface));
-        source::select(candidates.flat_map(Interface::usable_v6), towards)
+        let select = |loopbacks: bool| {
+            let is_one = |interface: &&Interface| {
+                is_candidate(interface) && (interface.is_loopback || !loopbacks)
+            };
+            let candidates = self.beside(from).filter(is_one);
+            source::select(candidates.flat_map(Interface::usable_v6), towards)
+        };
+        select(true).or_else(|| select(false))
     }
 }
 
@@ -416,6 +432,7 @@ mod tests {
             mtu: 1500,
             addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
             host: false,
+            is_loopback: false,
             settings: InterfaceSettings::default(),
             owned: true,
         }
@@ -581,5 +598,39 @@ mod tests {
         assert_eq!(v6(3, "fd09::1"), "fd03::1");
         assert_eq!(v6(2, "2001:db8::1"), "2001:db8:3::1");
         assert_eq!(v6(1, "fe80::9"), "fe80::ff:fe00:1");
+    }
+
+    #[test]
+    fn without_an_address_of_its_own_an_interface_has_a_loopback_s() {
+        let loopback = |addresses: &[&str]| {
+            let config = interface(9, addresses);
+            InterfaceConfig { is_loopback: true, ..config }
+        };
+        let interfaces = Interfaces::new(&[
+            interface(0, &["10.0.0.1/24", "2001:db8:1::1/64"]),
+            interface(1, &[]),
+            loopback(&["192.0.2.9/32", "fd09::9/128"]),
+        ]);
+        let (first, bare) = (InterfaceId::FIRST, InterfaceId::new(1).unwrap());
+        let v4 = |from| interfaces.source_v4(from, Ipv4Addr::new(198, 51, 100, 1)).unwrap();
+        assert_eq!(
+            [v4(first), v4(bare)],
+            [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(192, 0, 2, 9)]
+        );
+        // Although the other address is nearer to the destination.
+        let v6 = |from| {
+            interfaces.source_v6(from, "2001:db8:1::7".parse().unwrap()).unwrap().to_string()
+        };
+        assert_eq!([v6(first), v6(bare)], ["2001:db8:1::1", "fd09::9"]);
+        // Only one without IPv6 addresses: those of others.
+        let interfaces = Interfaces::new(&[
+            interface(0, &["2001:db8:1::1/64"]),
+            interface(1, &[]),
+            loopback(&["192.0.2.9/32"]),
+        ]);
+        assert_eq!(
+            interfaces.source_v6(bare, "fd00::7".parse().unwrap()).unwrap().to_string(),
+            "2001:db8:1::1"
+        );
     }
 }

@@ -151,6 +151,8 @@ pub struct InterfaceConfig {
     /// True if the interface has a host interface: the kernel handles ARP, ND and all other traffic to the
     /// interface's own addresses; packets for it go there by [`Output::deliver`].
     pub host: bool,
+    /// True if the interface has no link: nothing is sent or received by it, but its addresses are the router's.
+    pub is_loopback: bool,
     /// Settings: the messages that the interface sends.
     pub settings: InterfaceSettings,
     /// True if this engine keeps the interface's neighbours and announces its addresses. Where several engines

@@ -1,6 +1,6 @@
 //! The protocols by which the router is known on its links, and their life: they start when a link comes up or the
 //! interface gets other addresses, and stop when it goes down. On an interface with a host interface the kernel runs
-//! them; on one that another engine owns, that engine.
+//! them; on one that another engine owns, that engine. A loopback has no link, and none of them.
 //!
 //! | protocol | state | kept in |
 //! |---|---|---|
@@ -20,7 +20,7 @@ use crate::announce::Announcements;
 use crate::context::{Context, LinkContext};
 use crate::discovery::RouterDiscovery;
 use crate::duplicate::Probes;
-use crate::interfaces::Interfaces;
+use crate::interfaces::{Interface, Interfaces};
 use crate::later::Later;
 use crate::mld::Groups;
 use crate::nd::{Message, NeighbourDiscovery};
@@ -40,7 +40,9 @@ pub(crate) struct Links {
 impl Links {
     /// Starts on an interface whose link is up, or starts over.
     pub(crate) fn start<O>(&mut self, id: InterfaceId, link: &mut LinkContext<'_, O>) {
-        if !link.interfaces.is_owned(id) || link.interfaces.is_host(id) {
+        let speaks =
+            |interface: &Interface| interface.owned && !interface.host && !interface.is_loopback;
+        if !link.interfaces.get(id).is_some_and(speaks) {
             return;
         }
         self.probes.start(id, link);
@@ -96,7 +98,7 @@ impl Links {
         link: &mut LinkContext<'_, impl Output<P>>,
     ) {
         let Some(interface) = link.interfaces.get(id) else { return };
-        let speaks = interface.owned && !interface.host;
+        let speaks = interface.owned && !interface.host && !interface.is_loopback;
         let advertise = speaks && interface.settings.advertise != settings.advertise;
         let discovery = speaks && interface.settings.discovery != settings.discovery;
         if advertise && settings.advertise.is_none() {
@@ -276,6 +278,33 @@ mod tests {
         assert_eq!(joined(&mut bench), [true]);
         bench.command(relay(&["fd00:2::3"]));
         assert_eq!(joined(&mut bench), [] as [bool; 0], "it is a member already");
+    }
+
+    #[test]
+    fn nothing_is_sent_on_a_loopback() {
+        let mut loopback = config().interfaces.remove(0);
+        (loopback.id, loopback.is_loopback) = (InterfaceId::new(64).unwrap(), true);
+        loopback.addresses = ["192.0.2.9/32", "fd09::9/128"].map(|net| net.parse().unwrap()).into();
+        loopback.settings.dad = 1;
+        let mut config = config();
+        config.interfaces.push(loopback.clone());
+        let mut bench = Bench::with(config);
+        let on_it = |outs: &[Out]| {
+            outs.iter().any(|out| matches!(out, Out::Originate(id, _) if *id == loopback.id))
+        };
+        assert!(!on_it(&bench.pass(secs(10))));
+        let up = Command::PortLink { interface: loopback.id, up: true };
+        bench.command(up);
+        let addresses = vec!["192.0.2.8/32".parse().unwrap()];
+        bench.command(Command::Addresses { interface: loopback.id, addresses });
+        let settings =
+            crate::InterfaceSettings { vrf: loopback.settings.vrf, ..Default::default() };
+        bench.command(Command::Settings { interface: loopback.id, settings });
+        assert!(!on_it(&bench.pass(secs(10))));
+        // Its address is the router's on other interfaces.
+        let ping = v4("10.0.1.2", "192.0.2.8", 1, &[8, 0, 0xf7, 0xff, 0, 0, 0, 0]);
+        let outs = bench.punt(PuntReason::Local, InterfaceId::FIRST, 0, ping);
+        assert_eq!(originated(&outs).len(), 1, "{outs:?}");
     }
 
     #[test]

@@ -195,6 +195,7 @@ pub(crate) fn config() -> Config {
         mtu: 1500,
         addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
         host: false,
+        is_loopback: false,
         settings: InterfaceSettings::default(),
         owned: true,
     };

@@ -55,6 +55,7 @@ mod tests {
         ("LacpSettings", r#"turnpike.bond "b" { ports = "left", lacp = { zzz = 1 } }"#),
         ("LinkSettings", r#"turnpike.port "p" { device = "b", link = { zzz = 1 } }"#),
         ("LogSettings", "turnpike.log { zzz = 1 }"),
+        ("LoopbackSettings", r#"turnpike.loopback "l" { zzz = 1 }"#),
         ("Mark", r#"turnpike.filter "f" { { mark = { zzz = 1 } } }"#),
         ("MemorySettings", "turnpike.memory { zzz = 1 }"),
         ("MetricsSettings", "turnpike.metrics { zzz = 1 }"),

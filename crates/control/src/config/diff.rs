@@ -14,14 +14,16 @@ use ipnet::IpNet;
 
 use super::settings::{self, Entry, Names};
 pub use super::settings::{Effect, Unit};
-use super::{Bond, Config, DEFAULT_VRF, HostInterface, Interface, Port, Route, Virtual, Vlan, Vrf};
+use super::{
+    Bond, Config, DEFAULT_VRF, HostInterface, Interface, Loopback, Port, Route, Virtual, Vlan, Vrf,
+};
 use crate::rib::{self, RouteKind};
 
 /// Most elements of a set that are listed one by one when added or removed; of more only the number
 /// is given.
 const ELEMENTS_NAMED: usize = 20;
 
-/// Returns the host interfaces of a configuration, by the names of their ports, bonds and VLANs.
+/// Returns the host interfaces of a configuration, by the names of their interfaces.
 fn host_interfaces(config: &Config) -> HashMap<&str, &HostInterface> {
     config.interfaces().filter_map(|(_, name, of)| Some((name, of.host.as_ref()?))).collect()
 }
@@ -116,6 +118,8 @@ pub struct Diff {
     pub bonds: Changes<Bond>,
     /// VLANs; those with another parent, MTU or host interface are listed as changed.
     pub vlans: Changes<Vlan>,
+    /// Loopbacks; those with another host interface are listed as changed.
+    pub loopbacks: Changes<Loopback>,
     /// Everything else.
     pub settings: Vec<Setting>,
     /// True if forwarders need new graphs.
@@ -168,16 +172,18 @@ impl Diff {
             let on = config.interfaces().flat_map(|(.., interface)| &interface.features);
             on.filter(|(_, value)| *value != 0).map(|(feature, _)| feature.name()).collect()
         };
-        let (ports, bonds, vlans) = (ports(old, new), bonds(old, new), vlans(old, new));
+        let (ports, bonds) = (ports(old, new), bonds(old, new));
+        let (vlans, loopbacks) = (vlans(old, new), loopbacks(old, new));
         // Graphs contain the ports' MACs and names.
         let graph = settings.iter().any(|setting| setting.effect == Effect::Graph)
             || asks(old) != asks(new)
             || !ports.is_empty()
             || !bonds.is_empty()
-            || !vlans.is_empty();
+            || !vlans.is_empty()
+            || !loopbacks.is_empty();
         let routes = routes(&old.routes, &new.routes);
         let unstated = unstated(old, new);
-        Self { routes, ports, bonds, vlans, settings, graph, names, vrfs, unstated }
+        Self { routes, ports, bonds, vlans, loopbacks, settings, graph, names, vrfs, unstated }
     }
 
     /// Returns the names of the ports and VRFs.
@@ -191,6 +197,7 @@ impl Diff {
             && self.ports.is_empty()
             && self.bonds.is_empty()
             && self.vlans.is_empty()
+            && self.loopbacks.is_empty()
             && self.settings.is_empty()
     }
 
@@ -218,12 +225,18 @@ impl Diff {
         self.settings.iter().filter_map(unit).collect()
     }
 
-    /// Returns true if the setting belongs to a port, a bond or a VLAN that is new or removed.
+    /// Returns true if the setting belongs to an interface that is new or removed.
     pub fn is_of_port(&self, setting: &Setting) -> bool {
         let ports = self.ports.added.iter().chain(&self.ports.removed).map(|port| &port.name);
         let vlans = self.vlans.added.iter().chain(&self.vlans.removed).map(|vlan| &vlan.name);
         let bonds = self.bonds.added.iter().chain(&self.bonds.removed).map(|bond| &bond.name);
-        ports.chain(bonds).chain(vlans).any(|name| setting.port.as_ref() == Some(name))
+        let loopbacks = self.loopbacks.added.iter().chain(&self.loopbacks.removed);
+        let loopbacks = loopbacks.map(|loopback| &loopback.name);
+        ports
+            .chain(bonds)
+            .chain(vlans)
+            .chain(loopbacks)
+            .any(|name| setting.port.as_ref() == Some(name))
     }
 
     /// Returns true if the port is closed and opened again for this setting.
@@ -325,6 +338,12 @@ fn vlans(old: &Config, new: &Config) -> Changes<Vlan> {
     changes((&old.vlans, before), (&new.vlans, after), Vlan::is_open_as)
 }
 
+fn loopbacks(old: &Config, new: &Config) -> Changes<Loopback> {
+    let (before, after) =
+        (|of: &Loopback| old.loopback(of.id), |of: &Loopback| new.loopback(of.id));
+    changes((&old.loopbacks, before), (&new.loopbacks, after), Loopback::is_open_as)
+}
+
 /// Compares objects, each side given by its list and a function that finds the counterpart of one.
 fn changes<'a, T: Clone + 'a>(
     (old, before): (&[T], impl Fn(&T) -> Option<&'a T>),
@@ -345,7 +364,7 @@ fn changes<'a, T: Clone + 'a>(
     changes
 }
 
-/// Returns the default settings of ports, bonds and VLANs that only one of the configurations has.
+/// Returns the default settings of interfaces that only one of the configurations has.
 fn unsaid(old: &Config, new: &Config) -> Vec<Setting> {
     let missing = |of: &Config, from: &Config| -> Vec<Entry> {
         let ports = of.ports.iter().filter(|port| from.port(port.id).is_none());
@@ -353,8 +372,10 @@ fn unsaid(old: &Config, new: &Config) -> Vec<Setting> {
         let of_ports = ports.flat_map(|port| settings::of_port(&port.bare()));
         let bonds = of.bonds.iter().filter(|bond| from.bond(bond.id).is_none());
         let of_bonds = bonds.flat_map(|bond| settings::of_bond(&bond.bare()));
+        let loopbacks = of.loopbacks.iter().filter(|of| from.loopback(of.id).is_none());
         of_ports
             .chain(of_bonds)
+            .chain(loopbacks.flat_map(|of| settings::of_loopback(&of.bare())))
             .chain(vlans.flat_map(|vlan| settings::of_vlan(&vlan.bare())))
             .collect()
     };
@@ -425,8 +446,8 @@ impl Config {
         self.align_filters(like)
     }
 
-    /// Maps the numbers of bonds and VLANs to those that they have in the other configuration. A name that is a bond in
-    /// one and a VLAN in the other has two numbers.
+    /// Maps the numbers of bonds, VLANs and loopbacks to those that they have in the other configuration. A name that is
+    /// a bond in one and a VLAN in the other has two numbers.
     fn virtual_numbers(&self, like: &Self) -> Result<HashMap<InterfaceId, InterfaceId>, String> {
         let key = |of: Virtual<'_>| format!("{} \"{}\"", of.kind, of.name);
         let keys = |config: &Self| config.virtuals().map(|of| (key(of), of.id)).collect::<Vec<_>>();
@@ -437,13 +458,15 @@ impl Config {
             there.iter().map(|(key, id)| (key.as_str(), *id)),
             all,
         )
-        .map_err(|what| too_many(what, "bonds and VLANs", MAX_INTERFACES - MAX_PORTS))
+        .map_err(|what| too_many(what, "bonds, VLANs and loopbacks", MAX_INTERFACES - MAX_PORTS))
     }
 
     fn settings_mut(&mut self) -> impl Iterator<Item = &mut Interface> {
         let ports = self.ports.iter_mut().map(|port| &mut port.interface);
         let bonds = self.bonds.iter_mut().map(|bond| &mut bond.interface);
-        ports.chain(bonds).chain(self.vlans.iter_mut().map(|vlan| &mut vlan.interface))
+        let loopbacks = self.loopbacks.iter_mut().map(|loopback| &mut loopback.interface);
+        let vlans = self.vlans.iter_mut().map(|vlan| &mut vlan.interface);
+        ports.chain(bonds).chain(vlans).chain(loopbacks)
     }
 
     fn align_vrfs(&mut self, like: &Self) -> Result<(), String> {
@@ -560,6 +583,8 @@ impl Config {
             moved(&mut vlan.parent);
         }
         self.vlans.sort_by_key(|vlan| vlan.id);
+        self.loopbacks.iter_mut().for_each(|loopback| moved(&mut loopback.id));
+        self.loopbacks.sort_by_key(|loopback| loopback.id);
     }
 }
 

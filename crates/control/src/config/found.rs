@@ -104,7 +104,7 @@ impl Config {
         let mut present = Present {
             config: self,
             known: self.found_vlans().map(|vlan| (&*vlan.name, vlan.id)).collect(),
-            room: MOST.saturating_sub(self.bonds.len() + stated().count()),
+            room: MOST.saturating_sub(self.bonds.len() + self.loopbacks.len() + stated().count()),
             by_name: statements().map(|(id, name, _)| (name, id)).collect(),
             followed: self.followed(),
             tags: stated().map(key).collect(),
@@ -235,6 +235,7 @@ impl<'a> Present<'a> {
                 ..InterfaceSettings::default()
             },
             addresses: Vec::new(),
+            unnumbered: None,
             features: below.features.clone(),
             filter_in: software(&below.filter_in),
             filter_out: software(&below.filter_out),

@@ -1,5 +1,6 @@
 //! Parsing of addresses and networks, and the port of a next hop.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use dataplane::interface::VrfId;
@@ -137,14 +138,24 @@ pub(super) struct Connected {
     pub(super) net: IpNet,
 }
 
-/// All networks of ports.
+/// All networks of ports, by VRF.
 #[derive(Debug, Default)]
-pub(super) struct Networks(pub(super) Vec<Connected>);
+pub(super) struct Networks(BTreeMap<VrfId, Vec<Connected>>);
 
 impl Networks {
     /// Returns the networks of a VRF.
     pub(super) fn of(&self, vrf: VrfId) -> impl Iterator<Item = &Connected> + Clone {
-        self.0.iter().filter(move |connected| connected.vrf == vrf)
+        self.0.get(&vrf).into_iter().flatten()
+    }
+
+    /// Returns the networks of all VRFs.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Connected> {
+        self.0.values().flatten()
+    }
+
+    /// Adds a network.
+    pub(super) fn add(&mut self, new: Connected) {
+        self.0.entry(new.vrf).or_default().push(new);
     }
 
     /// Returns the port address of a VRF that equals this address, if there is one.

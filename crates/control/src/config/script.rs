@@ -54,6 +54,7 @@ pub(super) enum Keyword {
     Port,
     Bond,
     Vlan,
+    Loopback,
     Route,
     Neighbour,
     NextHop,
@@ -84,10 +85,11 @@ pub(super) enum Keyword {
 }
 
 impl Keyword {
-    const ALL: [Self; 31] = [
+    const ALL: [Self; 32] = [
         Self::Port,
         Self::Bond,
         Self::Vlan,
+        Self::Loopback,
         Self::Route,
         Self::Neighbour,
         Self::NextHop,
@@ -124,6 +126,7 @@ impl Keyword {
             Self::Port => "port",
             Self::Bond => "bond",
             Self::Vlan => "vlan",
+            Self::Loopback => "loopback",
             Self::Route => "route",
             Self::Neighbour => "neighbour",
             Self::NextHop => "next_hop",
@@ -162,6 +165,7 @@ impl Keyword {
             | Self::Port
             | Self::Bond
             | Self::Vlan
+            | Self::Loopback
             | Self::NextHop
             | Self::PrefixSet
             | Self::Mirror

@@ -23,10 +23,10 @@ use slowpath::{Advertise, Discovery, Icmp, InterfaceSettings, Preference, Prefix
 
 use super::{
     Access, Api, Bond, Command, Config, ControlSocket, Cores, DEFAULT_VRF, Driver, Element, Events,
-    Fib, Filter, Forwarders, Forwarding, Fpm, Import, Interface, KernelRoutes, LacpSettings,
-    LinkWish, Log, Memory, Metrics, Mirror, MulticastRoute, NamedNextHop, Neighbour, Port,
-    PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, SetRoutes, Slowpath, Telnet, Vlan, Vrf,
-    Wire, action_name,
+    Fib, Filter, Forwarders, Forwarding, Fpm, Import, Interface, KernelRoutes, LOOPBACK,
+    LacpSettings, LinkWish, Log, Loopback, Memory, Metrics, Mirror, MulticastRoute, NamedNextHop,
+    Neighbour, Port, PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, SetRoutes, Slowpath,
+    Telnet, Vlan, Vrf, Wire, action_name,
 };
 use crate::rib;
 
@@ -152,6 +152,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         ports,
         bonds,
         vlans,
+        loopbacks,
         vrfs,
         routes: _,
         next_hops,
@@ -194,6 +195,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     ports.iter().for_each(|port| list.port(port));
     bonds.iter().for_each(|bond| list.bond(bond));
     vlans.iter().for_each(|vlan| list.vlan(vlan));
+    loopbacks.iter().for_each(|loopback| list.loopback(loopback));
     neighbours.iter().for_each(|neighbour| list.neighbour(neighbour));
     for NamedNextHop { line: _, name, paths: over } in next_hops {
         list.live(Unit::NextHops, format!("next_hop \"{name}\""), paths(over, names));
@@ -325,6 +327,13 @@ pub(super) fn of_vlan(vlan: &Vlan) -> Vec<Entry> {
     list.entries
 }
 
+/// Returns the settings of a loopback.
+pub(super) fn of_loopback(loopback: &Loopback) -> Vec<Entry> {
+    let mut list = List { names: Names { ports: &[], vrfs: &[] }, entries: Vec::new() };
+    list.loopback(loopback);
+    list.entries
+}
+
 /// Returns the settings of a bond.
 pub(super) fn of_bond(bond: &Bond) -> Vec<Entry> {
     let mut list = List { names: Names { ports: &[], vrfs: &[] }, entries: Vec::new() };
@@ -377,7 +386,7 @@ fn seconds(duration: Duration) -> u64 {
 /// The list of a port's settings.
 struct OfPort<'a, 'b> {
     list: &'a mut List<'b>,
-    /// The statement: `port`, `bond` or `vlan`.
+    /// The statement: `port`, `bond`, `vlan` or `loopback`.
     kind: &'a str,
     port: &'a str,
 }
@@ -431,6 +440,7 @@ impl OfPort<'_, '_> {
         let Interface {
             settings,
             addresses,
+            unnumbered,
             features,
             filter_in,
             filter_out,
@@ -466,6 +476,7 @@ impl OfPort<'_, '_> {
             "address",
             some(addresses.iter().map(ToString::to_string), "none"),
         );
+        of.live(Unit::Addresses, "unnumbered", or(unnumbered.as_ref(), "none"));
         of.add(Effect::ReopenHost, "host", or(host, "false"));
         of.opened("host segmentation", or(segmentation, "true"));
         of.live(Unit::Vlans, "host vlans", if finds_vlans { "kernel" } else { "false" });
@@ -563,6 +574,12 @@ impl List<'_> {
         of.add(Effect::Graph, "priority", priority);
         of.live(Unit::Vlans, "mtu", or(*mtu, "the parent's"));
         of.interface(interface, vrf);
+    }
+
+    fn loopback(&mut self, loopback: &Loopback) {
+        let Loopback { id: _, line: _, name, interface } = loopback;
+        let vrf = vrf_name(self.names, interface.settings.vrf);
+        OfPort { list: self, kind: LOOPBACK, port: name }.interface(interface, vrf);
     }
 
     /// Adds a setting that only a restart changes.

@@ -169,7 +169,7 @@ fn a_script_may_compute() {
 }
 
 /// The keys of a port, as errors list them.
-const PORT_KEYS: &str = "known: device, driver, take_over, vrf, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, quota, wait, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, control_queue, queue, shape, offloads, host, filter, unreachables, ttl_security, dad, proxy, dhcp_relay, advertise, router_discovery, reverse_path, redirects";
+const PORT_KEYS: &str = "known: device, driver, take_over, vrf, address, unnumbered, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, quota, wait, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, control_queue, queue, shape, offloads, host, filter, unreachables, ttl_security, dad, proxy, dhcp_relay, advertise, router_discovery, reverse_path, redirects";
 
 #[test]
 fn unknown_keys_of_ports_are_named_with_the_known_ones() {
@@ -639,11 +639,11 @@ fn ports_do_not_contradict_each_other() {
         ),
         (
             r#"turnpike.port "third" { device = "a", address = "10.0.1.129/25" }"#,
-            r#"4: port "third": address "10.0.1.129/25" overlaps "10.0.1.1/24" of port "left" on line 2; give each port a network of its own"#,
+            r#"4: port "third": address "10.0.1.129/25" overlaps "10.0.1.1/24" of port "left" on line 2; give each a network of its own"#,
         ),
         (
             r#"turnpike.port "third" { device = "a", address = "10.0.2.1/24" }"#,
-            r#"4: port "third": address "10.0.2.1/24" overlaps "10.0.2.1/24" of port "right" on line 3; give each port a network of its own"#,
+            r#"4: port "third": address "10.0.2.1/24" overlaps "10.0.2.1/24" of port "right" on line 3; give each a network of its own"#,
         ),
         (
             r#"turnpike.port "a-name-that-is-long" { device = "a" }"#,
@@ -1318,7 +1318,7 @@ fn the_other_statements_are_checked_too() {
 
 #[test]
 fn statements_that_are_not_understood_are_explained() {
-    const KNOWN: &str = "known: port, bond, vlan, route, neighbour, next_hop, prefix_set, filter, import, multicast, mirror, vrf, routes_from, fpm, cores, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, metrics, api, access, element, control_socket, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
+    const KNOWN: &str = "known: port, bond, vlan, loopback, route, neighbour, next_hop, prefix_set, filter, import, multicast, mirror, vrf, routes_from, fpm, cores, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, metrics, api, access, element, control_socket, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),
@@ -2281,7 +2281,7 @@ fn what_is_wrong_about_vrfs_is_named_with_its_way_out() {
         ),
         (
             "turnpike.port 'p' { device = 'd', vrf = 'red', address = '10.0.1.129/25' }",
-            r#"8: port "p": address "10.0.1.129/25" overlaps "10.0.1.1/24" of port "right" on line 5; give each port a network of its own"#,
+            r#"8: port "p": address "10.0.1.129/25" overlaps "10.0.1.1/24" of port "right" on line 5; give each a network of its own"#,
         ),
         (
             "turnpike.route '192.0.2.0/24' { via = '10.0.1.2', vrf = 'green' }",

@@ -277,6 +277,8 @@
 ---@class (exact) turnpike.InterfaceSettings
 ---Address with prefix length, such as "10.0.1.1/24", or a list of them. Link-local ones are made by the router.
 ---@field address? string|string[]
+---A `turnpike.loopback` of its VRF, whose IPv4 address it has as well, without a network. Default: none.
+---@field unnumbered? string
 ---MTU in bytes, 68 to 9216; with IPv6 at least 1280. Default: the device's, or the parent's.
 ---@field mtu? integer
 ---A `turnpike.vrf`. Default: "default".
@@ -384,6 +386,15 @@
 ---@field priority? integer
 ---As of a port, or "kernel": the VLAN device of its name and tag that the operator makes on the parent's host interface.
 ---@field host? boolean|"kernel"|turnpike.HostSettings
+
+---Settings of `turnpike.loopback`: addresses of the router that do not depend on a link.
+---@class (exact) turnpike.LoopbackSettings
+---Address with prefix length, such as "192.0.2.255/32", or a list of them. Default: none.
+---@field address? string|string[]
+---A `turnpike.vrf`. Default: "default".
+---@field vrf? string
+---A kernel interface of the same name, or its settings. Default: true if any other interface has one.
+---@field host? boolean|turnpike.HostSettings
 
 ---@class (exact) turnpike.HostSettings
 ---Network namespace of the interface, made by `ip netns add`. Default: the router's own.
@@ -1524,19 +1535,24 @@ function Ports:has(port) end
 local turnpike = {}
 
 ---Declares a port: turnpike.port "wan" { device = "eth1", address = "192.0.2.1/24" }
----@param name string At most 15 characters, unique among ports, bonds and VLANs.
+---@param name string At most 15 characters, unique among all interfaces.
 ---@return fun(settings: turnpike.PortSettings)
 function turnpike.port(name) end
 
 ---Declares a bond: turnpike.bond "lag" { ports = { "one", "two" }, address = "192.0.2.1/24" }
----@param name string At most 15 characters, unique among ports, bonds and VLANs.
+---@param name string At most 15 characters, unique among all interfaces.
 ---@return fun(settings: turnpike.BondSettings)
 function turnpike.bond(name) end
 
 ---Declares a VLAN: turnpike.vlan "wan.100" { parent = "wan", id = 100, address = "192.0.2.1/24" }
----@param name string At most 15 characters, unique among ports, bonds and VLANs.
+---@param name string At most 15 characters, unique among all interfaces.
 ---@return fun(settings: turnpike.VlanSettings)
 function turnpike.vlan(name) end
+
+---Declares a loopback: turnpike.loopback "lo0" { address = "192.0.2.255/32" }
+---@param name string At most 15 characters, unique among all interfaces.
+---@return fun(settings: turnpike.LoopbackSettings)
+function turnpike.loopback(name) end
 
 ---Adds a static route: turnpike.route "198.51.100.0/24" { via = "10.0.2.2" }
 ---@param prefix string A prefix, or an address of one host.

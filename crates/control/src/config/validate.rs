@@ -11,6 +11,7 @@ mod handlers;
 mod host;
 mod link;
 mod lists;
+mod loopbacks;
 mod metrics;
 mod mirrors;
 mod multicast;
@@ -42,23 +43,26 @@ use super::network::Networks;
 use super::script::{Keyword, Said, Statement};
 use super::source::ScriptLines;
 use super::value::Fields;
-use super::{Config, Script, Vrf};
+use super::{Config, Script};
+use vrfs::Vrfs;
 
 /// State shared by the readers of statements.
 pub(super) struct Context<'a> {
     source: ScriptLines<'a>,
     errors: Collector,
-    /// Names and lines of the statements of ports, then of bonds, then of VLANs, including those with an error.
+    /// Names and lines of the statements of ports, then of bonds, of VLANs and of loopbacks, including those with an error.
     port_names: Vec<(String, usize)>,
     /// The bonds of ports that belong to one, by the ports' names.
     bonded: HashMap<String, String>,
     networks: Networks,
     /// The VRFs besides the default one.
-    vrfs: Arc<[Vrf]>,
-    /// The VRF of each port, bond and VLAN.
+    vrfs: Arc<Vrfs>,
+    /// The VRF of each port, bond, VLAN and loopback.
     port_vrfs: Vec<VrfId>,
     /// The number of ports.
     ports: usize,
+    /// The position of the first loopback in [`Self::port_names`], once those of other interfaces are known.
+    first_loopback: usize,
     /// True if a port has a host interface: its addresses may differ from the configured ones.
     any_host: bool,
     /// True if hosts may have addresses in 240.0.0.0/4.
@@ -77,9 +81,14 @@ impl<'a> Context<'a> {
         InterfaceId::new(u16::try_from(number).ok()?)
     }
 
-    /// Returns the names and numbers of all interfaces: ports that do not belong to a bond, bonds and VLANs.
+    /// Returns true if the name at this position of [`Self::port_names`] is a loopback's.
+    fn is_loopback(&self, position: usize) -> bool {
+        position >= self.first_loopback
+    }
+
+    /// Returns the names and numbers of all interfaces with frames: ports that do not belong to a bond, bonds and VLANs.
     fn interfaces(&self) -> Vec<(String, InterfaceId)> {
-        let known = self.port_names.iter().enumerate();
+        let known = self.port_names.iter().enumerate().take(self.first_loopback);
         let known = known.filter(|(_, (name, _))| !self.bonded.contains_key(name));
         known.filter_map(|(at, (name, _))| Some((name.clone(), self.interface_id(at)?))).collect()
     }
@@ -135,6 +144,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         vrfs: Arc::default(),
         port_vrfs: Vec::new(),
         ports: 0,
+        first_loopback: usize::MAX,
         any_host: false,
         class_e: false,
         ports_sound: true,
@@ -143,7 +153,8 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let forwarding = rest::forwarding(&mut context, of(Keyword::Forwarding));
     context.class_e = forwarding.class_e;
     let routes_from = sources::routes_from(&mut context, of(Keyword::RoutesFrom));
-    context.vrfs = vrfs::read(&mut context, of(Keyword::Vrf), routes_from.any()).into();
+    let vrfs = vrfs::read(&mut context, of(Keyword::Vrf), routes_from.any());
+    context.vrfs = Arc::new(Vrfs::new(vrfs));
     let features = graphs.catalogue.features();
     let filter_names: Vec<_> = of(Keyword::Filter).map(|filter| filter.name.as_str()).collect();
     let others = routes_from.any();
@@ -153,7 +164,10 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let mut bonds = bonds::read(&mut context, bonds, of_ports, &features, &filter_names);
     let (vlans, parents) = (of(Keyword::Vlan), (&mut ports[..], &mut bonds[..]));
     let mut vlans = vlans::read(&mut context, vlans, parents, &features, &filter_names);
-    host::check(&mut context, &ports, &bonds, &vlans);
+    let others = (&ports[..], &bonds[..], &vlans[..], routes_from.any());
+    let loopbacks = loopbacks::read(&mut context, of(Keyword::Loopback), others, &features);
+    loopbacks::lend(&mut context, &loopbacks, (&mut ports, &mut bonds, &mut vlans));
+    host::check(&mut context, (&ports, &bonds, &vlans, &loopbacks));
     context.ports_sound = context.errors.is_empty();
     let next_hops = routes::next_hops(&mut context, of(Keyword::NextHop));
     let sets = filters::sets(&mut context, of(Keyword::PrefixSet));
@@ -202,6 +216,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         ports,
         bonds,
         vlans,
+        loopbacks,
         fpm: sources::fpm(&mut context, of(Keyword::Fpm), &routes_from),
         routes_from,
         neighbours,

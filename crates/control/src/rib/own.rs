@@ -5,6 +5,7 @@
 //! | 10.0.1.1/24 | 10.0.1.0/24 connected, 10.0.1.1/32 and 10.0.1.255/32 local |
 //! | 192.0.2.0/31, 192.0.2.9/32 | no broadcast address (RFC 3021); a /32 has no network |
 //! | 2001:db8::1/64 | the network, the address, and the subnet-router anycast address 2001:db8:: |
+//! | 198.51.100.1/24 of a loopback | as above, but the network is unreachable |
 //! | fe80::1/64 | none: fe80::/10 is local on every interface, and never forwarded |
 //!
 //! The metric of such a route is its interface's number, so that several interfaces may be on one
@@ -38,7 +39,7 @@ impl Rib {
         self.interfaces.iter().find(|interface| interface.id == id)
     }
 
-    /// Adds an interface whose link is up, with the routes that follow from it. An interface of the
+    /// Adds an interface whose link is up, with the routes that follow from it. A loopback has no link. An interface of the
     /// same number is replaced.
     ///
     /// # Errors
@@ -47,7 +48,7 @@ impl Rib {
         self.change(|rib| {
             let (id, addresses) = (interface.id, interface.addresses.clone());
             rib.remove_interface(id);
-            rib.hops.set_link(id, Some(true));
+            rib.hops.set_link(id, Some(!interface.is_loopback));
             rib.interfaces.push(RibInterface { addresses: Vec::new(), ..interface });
             // The interface's own reference, so that an address never waits for a number.
             let prefix = addresses.first().map_or_else(IpNet::default, IpNet::trunc);
@@ -113,7 +114,8 @@ impl Rib {
     /// are replaced by others piece by piece, see [`Self::is_busy`]; until then their packets have
     /// no route.
     pub fn set_link(&mut self, interface: InterfaceId, up: bool) {
-        if self.hops.has_interface(interface) {
+        let is_loopback = self.interface(interface).is_some_and(|known| known.is_loopback);
+        if self.hops.has_interface(interface) && !is_loopback {
             self.change(|rib| rib.hops.set_link(interface, Some(up)));
         }
     }
@@ -185,11 +187,12 @@ impl Rib {
             return;
         };
         let before = std::mem::replace(&mut interface.addresses, addresses.to_vec());
-        let vrf = interface.vrf;
+        let (vrf, is_loopback) = (interface.vrf, interface.is_loopback);
         let (before, after) = (own_routes(&before), own_routes(addresses));
         let metric = id.index() as u64;
         for &(prefix, source) in after.difference(&before) {
             let hop = match source {
+                RouteSource::Connected if is_loopback => Some(UNREACHABLE),
                 RouteSource::Connected => self.hops.glean(id, Referrer::Other).ok(),
                 _ => Some(LOCAL),
             };

@@ -40,6 +40,7 @@ fn example_ports() -> Vec<RibInterface> {
             net(&format!("10.0.{}.1/24", index + 1)),
             net(&format!("fd00:{}::1/64", index + 1)),
         ],
+        is_loopback: false,
     };
     vec![make(0), make(1)]
 }
@@ -181,6 +182,40 @@ fn own_addresses_are_published_as_they_come_and_go() {
     bench.rib.remove_local(VrfId::DEFAULT, net("198.51.100.1/32"));
     bench.rib.remove_interface(interface(1));
     assert_eq!((is_own("198.51.100.1"), is_own("10.0.2.1")), (None, None));
+}
+
+#[test]
+fn a_loopback_has_addresses_and_no_link() {
+    let mut bench = Bench::without_readers();
+    let addresses = ["192.0.2.9/32", "198.51.100.1/24", "2001:db8::1/64"].map(net).to_vec();
+    let loopback = RibInterface {
+        id: interface(64),
+        name: "lo0".into(),
+        is_loopback: true,
+        addresses: addresses.clone(),
+        ..example_ports().remove(0)
+    };
+    bench.rib.add_interface(loopback).unwrap();
+    bench.rib.add(unicast("203.0.113.0/24", &[(64, "198.51.100.7", 1)])).unwrap();
+    for link in [true, false] {
+        bench.rib.set_link(interface(64), link);
+        for own in ["192.0.2.9", "198.51.100.1", "2001:db8::1", "198.51.100.255"] {
+            assert_eq!(bench.hop(own), NextHop::Local, "{own}");
+        }
+        for other in ["198.51.100.7", "2001:db8::7"] {
+            assert_eq!(bench.hop(other), NextHop::Unreachable, "{other}");
+        }
+        assert_eq!(bench.hop("203.0.113.1"), NextHop::NoRoute, "no path leads over it");
+    }
+    // The address of another interface as well (unnumbered): it stays with the one that stays.
+    let both = [net("10.0.1.1/24"), net("192.0.2.9/32")];
+    bench.rib.set_addresses(interface(0), &both).unwrap();
+    bench.rib.set_addresses(interface(64), &addresses[1..]).unwrap();
+    assert_eq!(bench.hop("192.0.2.9"), NextHop::Local);
+    bench.rib.set_addresses(interface(0), &both[..1]).unwrap();
+    assert_eq!(bench.hop("192.0.2.9"), NextHop::NoRoute);
+    bench.rib.remove_interface(interface(64));
+    assert_eq!(bench.hop("198.51.100.7"), NextHop::NoRoute);
 }
 
 #[test]

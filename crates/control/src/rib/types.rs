@@ -29,6 +29,8 @@ pub struct RibInterface {
     pub mtu: u16,
     /// Own addresses with the length of their network; host bits are set.
     pub addresses: Vec<IpNet>,
+    /// True if it has no link: its addresses are the router's, and there are no hosts on its networks.
+    pub is_loopback: bool,
 }
 
 /// Source of a route. The order is that of preference between equals.

@@ -27,7 +27,7 @@ use super::super::reports::Ledger;
 pub struct InterfaceView {
     /// Its name.
     pub name: String,
-    /// The statement: `port`, `bond` or `vlan`.
+    /// The statement: `port`, `bond`, `vlan` or `loopback`.
     pub kind: &'static str,
     /// The name of its VRF.
     pub vrf: String,
@@ -49,6 +49,8 @@ pub enum Traffic {
     Bond(InterfaceId),
     /// The VLANs'.
     Vlan(InterfaceId),
+    /// No packets pass it.
+    None,
 }
 
 /// A VRF's routes.
@@ -170,6 +172,7 @@ impl View {
             }
             Traffic::Bond(id) => self.tables.shared.get::<BondTable>().traffic(id),
             Traffic::Vlan(id) => self.tables.vlans.traffic(id),
+            Traffic::None => return [0; 4],
         };
         [counted.rx_packets, counted.rx_bytes, counted.tx_packets, counted.tx_bytes]
     }

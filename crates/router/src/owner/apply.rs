@@ -311,6 +311,12 @@ impl Owner {
             }
             for address in without(before, after) {
                 self.routing.sources.order(KernelOrder::RemoveAddress { port, address });
+                // Unless `promote_secondaries` is on, Linux removes the others of the network with its first.
+                let is_beside =
+                    |other: &&IpNet| address.addr().is_ipv4() && other.trunc() == address.trunc();
+                for &address in after.iter().filter(is_beside) {
+                    self.routing.sources.order(KernelOrder::AddAddress { port, address });
+                }
             }
             return Ok(());
         }

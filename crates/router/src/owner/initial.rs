@@ -108,6 +108,7 @@ pub fn rib_port(port: &OpenPort) -> RibInterface {
         mac: port.info.mac,
         mtu: port.info.mtu,
         addresses: port.addresses.clone(),
+        is_loopback: false,
     }
 }
 

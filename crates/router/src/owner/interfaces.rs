@@ -24,7 +24,7 @@ struct Known<'a> {
 
 impl Owner {
     /// Returns the interfaces of all ports, each followed by the VLANs on it, and each VLAN by those on it; then the
-    /// bonds, each followed by its ports and by the VLANs on it.
+    /// bonds, each followed by its ports and by the VLANs on it; then the loopbacks.
     pub(super) fn interface_reports(&self) -> Vec<Interface> {
         let config = &self.configurations.current;
         let in_rib = self.routing.rib.interfaces().iter().map(|known| (known.id, known)).collect();
@@ -51,6 +51,16 @@ impl Owner {
         for bond in &config.bonds {
             let ports = known.bonded.remove(&bond.id).unwrap_or_default();
             self.report_bond(bond, ports, &known, &mut reports);
+        }
+        for loopback in &config.loopbacks {
+            let Some(open) = self.devices.virtuals.get(&loopback.id) else { continue };
+            let in_rib = known.in_rib.get(&loopback.id).copied();
+            reports.push(self.of_virtual(
+                loopback.into(),
+                open,
+                in_rib,
+                InterfaceTraffic::default(),
+            ));
         }
         reports
     }
@@ -95,7 +105,7 @@ impl Owner {
         }
     }
 
-    /// Returns the report of a bond or VLAN, without its parent and tag.
+    /// Returns the report of a bond, VLAN or loopback, without its parent and tag.
     fn of_virtual(
         &self,
         of: Virtual<'_>,

@@ -92,8 +92,9 @@ impl Owner {
         let is_open = |of: &config::Virtual<'_>| self.devices.virtuals.contains_key(&of.id);
         let virtuals = config.virtuals().filter(is_open).map(|of| {
             let traffic = match of.parent {
-                None => Traffic::Bond(of.id),
                 Some(_) => Traffic::Vlan(of.id),
+                None if of.kind == config::LOOPBACK => Traffic::None,
+                None => Traffic::Bond(of.id),
             };
             view(of.id, of.name, of.kind, of.interface, traffic)
         });

@@ -1,4 +1,4 @@
-//! Bonds and VLANs that are added, changed and removed while the router runs.
+//! Bonds, VLANs and loopbacks that are added, changed and removed while the router runs.
 //!
 //! ```text
 //!   new:      slow path -> RIB, link down -> host interface -> link as the ports'
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Forwarders have the graphs of the new interfaces before that. A VLAN's link follows that of its port or bond, and a
-//! bond's those of its ports (`bonds.rs`).
+//! bond's those of its ports (`bonds.rs`); a loopback's is up.
 
 use anyhow::Result;
 use control::config::{Config, Virtual};
@@ -56,6 +56,9 @@ impl Owner {
             self.enter_virtual(config, wanted, info, host, is_new)?;
         }
         self.follow_hosts(config)?;
+        for loopback in &config.loopbacks {
+            self.lower_link(loopback.id, true);
+        }
         self.configure_bonds(config);
         for port in self.devices.ports.iter().map(|port| port.id).collect::<Vec<_>>() {
             self.follow_lower(port.into());

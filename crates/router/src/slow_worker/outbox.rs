@@ -318,7 +318,9 @@ impl Outbox {
                     let carrier = exits.tagger.carrier(port);
                     self.learner.look(frame, (from, carrier), &self.tables.own, now);
                 }
+                let is_isolated = link.interface.is_isolated();
                 let sent = made.and_then(|()| match &mut link.priority {
+                    _ if is_isolated => Err(DropReason::LoopbackSent),
                     Some(ring) => ring.push(packet).map_err(|_| DropReason::InjectFull),
                     None => exits.send(port, packet),
                 });

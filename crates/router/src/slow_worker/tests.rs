@@ -100,6 +100,7 @@ impl Lab {
                 mtu: 1500,
                 addresses: vec!["10.0.1.1/24".parse().unwrap()],
                 host: true,
+                is_loopback: false,
                 owned: true,
                 settings: slowpath::InterfaceSettings::default(),
             }],

@@ -407,6 +407,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("redirects", "redirects = true"),
     ("ttl_security", "ttl_security = 254"),
     ("dad", "dad = 2"),
+    ("unnumbered", "unnumbered = 'lo0'"),
     ("proxy", "proxy = '192.0.2.0/24'"),
     ("dhcp_relay", "address = '10.0.9.1/24', dhcp_relay = '192.0.2.7'"),
     ("advertise", "address = 'fd00::1/64', advertise = true"),
@@ -424,6 +425,7 @@ fn a_port_is_reopened_for_settings_that_say_so_and_for_no_others() {
             "local turnpike = require 'turnpike'\nturnpike.forwarders {{ cores = '1,2', control_queue = true }}\n\
              turnpike.filter 'f' {{ default = 'drop' }}\n\
              turnpike.vrf 'blue' {{}}\n\
+             turnpike.loopback 'lo0' {{ address = '10.0.255.1/32', host = false }}\n\
              turnpike.port 'a' {{ {port} }}\n"
         ))
     };
@@ -590,6 +592,7 @@ fn every_statement() -> Vec<String> {
         "import { file = 'table', via = '10.0.1.2' }",
         "filter 'f' { default = 'drop' }",
         "vlan 'a.7' { parent = 'a', id = 7 }",
+        "loopback 'lo0' { address = '10.0.255.1/32' }",
         "filter 'g' { { proto = 'udp', category = 'x' } } turnpike.forwarders { wait = 'poll', moderation_us = 70, \
          budget = 100, rebalance = false, control_queue = true, learned_flows = 9, \
          shed = { percent = 7, keep = { 'data' }, categories = { 'x' } }, mode = 'events', \
@@ -612,7 +615,7 @@ fn listed(config: &Config) -> BTreeSet<String> {
     let entries = settings::list(config, Names { ports: &names.0, vrfs: &names.1 });
     let names = entries.into_iter().map(|entry| entry.what);
     let others = |what: &String| {
-        !["port ", "bond ", "vlan ", "graph: "].iter().any(|of| what.starts_with(of))
+        !["port ", "bond ", "vlan ", "loopback ", "graph: "].iter().any(|of| what.starts_with(of))
     };
     names.filter(others).collect()
 }
@@ -715,6 +718,40 @@ fn each_setting_of_a_vlan_is_compared() {
     let diff = Diff::between(&host(""), &host("segmentation = false"));
     let names: Vec<_> = diff.settings.iter().map(|setting| setting.what.as_str()).collect();
     assert_eq!(names, ["vlan \"a.7\": host segmentation"]);
+}
+
+#[test]
+fn each_setting_of_a_loopback_is_compared() {
+    let more = "turnpike.vrf 'v' {} turnpike.vlan 'a.7' { parent = 'a', id = 7 }";
+    let loopback =
+        |settings: &str| with(&format!("{more} turnpike.loopback 'lo0' {{ {settings} }}"));
+    let plain = loopback("");
+    for (settings, expected, opened_anew) in [
+        ("address = '10.0.9.1/32'", "address: none => 10.0.9.1/32", 0),
+        ("vrf = 'v'", "vrf: default => v", 0),
+        ("host = true", "host: false => in the router's namespace", 1),
+    ] {
+        let diff = Diff::between(&plain, &loopback(settings));
+        let [setting] = &diff.settings[..] else { panic!("{settings}: {:?}", diff.settings) };
+        let (from, to) = (setting.from.as_deref().unwrap(), setting.to.as_deref().unwrap());
+        let line = format!("{}: {from} => {to}", setting.what);
+        assert_eq!(line, format!("loopback \"lo0\": {expected}"));
+        assert!(setting.is_live() && !diff.is_empty());
+        assert_eq!(diff.loopbacks.changed.len(), opened_anew, "{settings}");
+    }
+    // One that comes has no settings beside those written, and keeps its number beside others.
+    let none = with(more);
+    let mut two = with(&format!(
+        "{more} turnpike.loopback 'new' {{}} turnpike.loopback 'lo0' {{ address = '10.0.9.1/32' }}"
+    ));
+    two.align(&plain).unwrap();
+    let ids: Vec<_> = two.loopbacks.iter().map(|of| (of.id.index(), &*of.name)).collect();
+    assert_eq!(ids, [(65, "lo0"), (66, "new")]);
+    let diff = Diff::between(&none, &plain);
+    assert_eq!((diff.loopbacks.added.len(), diff.settings.len(), diff.graph), (1, 0, true));
+    let diff = Diff::between(&two, &none);
+    assert_eq!(diff.loopbacks.removed.len(), 2);
+    assert!(diff.settings.iter().all(|setting| diff.is_of_port(setting)), "{:?}", diff.settings);
 }
 
 #[test]

@@ -23,10 +23,10 @@ use super::super::script::Statement;
 use super::super::source::ScriptLines;
 use super::super::value::{Fields, Table, Value, whole_number};
 use super::super::{
-    Bond, Cores, Filter, Mirror, NamedNextHop, Port, PortFilter, PrefixSet, SetRoutes, Spread,
-    Vlan, Vrf,
+    Bond, Cores, Filter, Mirror, NamedNextHop, Port, PortFilter, PrefixSet, SetRoutes, Spread, Vlan,
 };
-use super::{Context, NAME_RULE, is_name, vrfs};
+use super::vrfs::{self, Vrfs};
+use super::{Context, NAME_RULE, is_name};
 use crate::rib::RouteSource;
 
 const KNOWN: &[&str] = &["default"];
@@ -483,7 +483,7 @@ pub(super) fn sets<'s>(
 }
 
 /// Reads `routes = "fpm"`, `origin_as = 64500`, `vrf = "blue"`.
-fn set_routes(fields: &mut Fields<'_, '_>, vrfs: &[Vrf]) -> Option<SetRoutes> {
+fn set_routes(fields: &mut Fields<'_, '_>, vrfs: &Vrfs) -> Option<SetRoutes> {
     let mut sources = Vec::new();
     for word in fields.texts("routes", "a source of routes or a list of sources") {
         match RouteSource::from_name(word) {
@@ -801,7 +801,7 @@ fn category(fields: &mut Fields<'_, '_>, known: &mut Vec<String>) -> Option<u8> 
 /// family gets the family of the next hop's gateways.
 fn target(
     fields: &mut Fields<'_, '_>,
-    (next_hops, vrfs): (&[NamedNextHop], &[Vrf]),
+    (next_hops, vrfs): (&[NamedNextHop], &Vrfs),
     rule: &mut Rule,
     targets: &mut Vec<Target>,
 ) -> Option<u8> {

@@ -30,7 +30,7 @@ pub(super) fn read(
                     Some(port) => ids.push(port),
                     None => {
                         let message = format!(
-                            "graph: on_port: \"{name}\" is a bond or a VLAN; a port's graph is that of its bond and its VLANs as well"
+                            "graph: on_port: \"{name}\" is no port; a port's graph is that of its bond and its VLANs as well"
                         );
                         context.errors.add(Some(line), message);
                     }

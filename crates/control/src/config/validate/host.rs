@@ -6,7 +6,7 @@ use dataplane::interface::{InterfaceId, VrfId};
 
 use super::super::network::netns_name;
 use super::super::value::{Fields, Value};
-use super::super::{Bond, Device, HostInterface, Port, Vlan, Vrf};
+use super::super::{Bond, Device, HostInterface, LOOPBACK, Loopback, Port, Vlan, Vrf};
 use super::Context;
 
 /// Values of a port's or bond's.
@@ -143,18 +143,22 @@ pub(super) fn place_in_vrf(
     HostInterface { netns: Some(netns), of_vrf: true, ..host }
 }
 
-/// Checks the host interfaces of all ports, bonds and VLANs: those that are in no namespace of a VRF must be in one
+/// All interfaces.
+type Interfaces<'a> = (&'a [Port], &'a [Bond], &'a [Vlan], &'a [Loopback]);
+
+/// Checks the host interfaces of all interfaces: those that are in no namespace of a VRF must be in one
 /// namespace, because routes and neighbours are those of the kernel in that namespace, and their names must be free
 /// there.
-pub(super) fn check(context: &mut Context<'_>, ports: &[Port], bonds: &[Bond], vlans: &[Vlan]) {
+pub(super) fn check(context: &mut Context<'_>, (ports, bonds, vlans, loopbacks): Interfaces<'_>) {
     let of_ports = ports.iter().map(|port| ("port", &port.name, port.line, &port.interface));
     let of_vlans = vlans.iter().map(|vlan| ("vlan", &vlan.name, vlan.line, &vlan.interface));
     let of_bonds = bonds.iter().map(|bond| ("bond", &bond.name, bond.line, &bond.interface));
-    let mut with_host =
-        of_ports.chain(of_bonds).chain(of_vlans).filter_map(|(kind, name, line, interface)| {
-            let host = interface.host.as_ref().filter(|host| !host.of_vrf)?;
-            Some((kind, name, line, host))
-        });
+    let of_loopbacks = loopbacks.iter().map(|of| (LOOPBACK, &of.name, of.line, &of.interface));
+    let all = of_ports.chain(of_bonds).chain(of_vlans).chain(of_loopbacks);
+    let mut with_host = all.filter_map(|(kind, name, line, interface)| {
+        let host = interface.host.as_ref().filter(|host| !host.of_vrf)?;
+        Some((kind, name, line, host))
+    });
     let Some((first_kind, first, first_line, host)) = with_host.next() else { return };
     for (kind, name, line, other) in with_host.filter(|(.., other)| other.netns != host.netns) {
         let message = format!(

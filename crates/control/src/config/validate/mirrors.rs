@@ -14,10 +14,11 @@ use wire::gre::ERSPAN_ID_MAX;
 use super::super::script::Statement;
 use super::super::value::{Fields, Value};
 use super::super::{
-    Bond, Filter, Mirror, MulticastRoute, NamedNextHop, Neighbour, Port, Route, Vlan, Vrf,
+    Bond, Filter, Mirror, MulticastRoute, NamedNextHop, Neighbour, Port, Route, Vlan,
 };
 use super::filters::each;
-use super::{Context, NAME_RULE, is_name, vrfs};
+use super::vrfs::{self, Vrfs};
+use super::{Context, NAME_RULE, is_name};
 use crate::rib::RouteKind;
 
 const KNOWN: &[&str] = &["from", "direction", "to", "erspan", "sample", "vlan"];
@@ -134,7 +135,7 @@ fn direction(fields: &mut Fields<'_, '_>) -> Direction {
 fn destination(
     fields: &mut Fields<'_, '_>,
     known: &[(String, InterfaceId)],
-    all_vrfs: &[Vrf],
+    all_vrfs: &Vrfs,
 ) -> Option<Destination> {
     match (fields.get("to").is_some(), fields.get("erspan").is_some()) {
         (true, false) => port(fields, known).map(Destination::Port),
@@ -172,7 +173,7 @@ fn port(fields: &mut Fields<'_, '_>, known: &[(String, InterfaceId)]) -> Option<
 }
 
 /// Reads `erspan = { to = "198.51.100.9", source = "192.0.2.1", id = 7 }`.
-fn erspan(fields: &mut Fields<'_, '_>, all_vrfs: &[Vrf]) -> Option<Erspan> {
+fn erspan(fields: &mut Fields<'_, '_>, all_vrfs: &Vrfs) -> Option<Erspan> {
     let mut of = fields.table("erspan", ERSPAN)?;
     let destination = address(&mut of, "to", "the analyser's address");
     let source = address(&mut of, "source", "one of the router's addresses");

@@ -16,18 +16,20 @@ use super::super::network::{
 };
 use super::super::script::Statement;
 use super::super::value::{Fields, Value};
-use super::super::{Device, Driver, HostInterface, Interface, Port, PortFilter, Vrf};
+use super::super::{Device, Driver, HostInterface, Interface, LOOPBACK, Port, PortFilter};
 use super::{
     Context, NAME_RULE, advertise, discovery, filters, host, is_name, link, offloads, proxy,
-    queues, relay, transmit, vrfs,
+    queues, relay, transmit,
+    vrfs::{self, Vrfs},
 };
 
-const KNOWN: [&str; 36] = [
+const KNOWN: [&str; 37] = [
     "device",
     "driver",
     "take_over",
     "vrf",
     "address",
+    "unnumbered",
     "mac",
     "mtu",
     "link",
@@ -132,10 +134,10 @@ pub(super) fn read<'s>(
     ports
 }
 
-/// State that the readers of ports, bonds and VLANs need.
+/// State that the readers of interfaces need.
 pub(super) struct Common<'a> {
     class_e: bool,
-    vrfs: Arc<[Vrf]>,
+    vrfs: Arc<Vrfs>,
     /// Names of all filters.
     filters: &'a [&'a str],
 }
@@ -147,9 +149,10 @@ impl<'a> Common<'a> {
 }
 
 /// Keys of the settings of an interface, besides those of features.
-pub(super) const INTERFACE_KEYS: [&str; 12] = [
+pub(super) const INTERFACE_KEYS: [&str; 13] = [
     "vrf",
     "address",
+    "unnumbered",
     "mtu",
     "host",
     "filter",
@@ -185,8 +188,10 @@ pub(super) fn interface(
         advertise: advertise::read(fields, &addresses, mtu, host.is_some()),
         discovery: discovery::read(fields, &addresses, host.is_some()),
     };
+    let unnumbered = fields.text("unnumbered", "the name of a loopback").map(str::to_owned);
     let interface = Interface {
         settings,
+        unnumbered,
         features,
         filter_in,
         filter_out,
@@ -401,7 +406,7 @@ fn mtu(fields: &mut Fields<'_, '_>, addresses: &[IpNet]) -> Option<u16> {
     Some(mtu as u16)
 }
 
-fn addresses(fields: &mut Fields<'_, '_>, class_e: bool) -> Vec<IpNet> {
+pub(super) fn addresses(fields: &mut Fields<'_, '_>, class_e: bool) -> Vec<IpNet> {
     let mut addresses: Vec<IpNet> = Vec::new();
     for text in fields.texts("address", "an address such as \"10.0.1.1/24\", or a list of them") {
         match parse_address(text, class_e) {
@@ -442,10 +447,12 @@ fn connect(context: &mut Context<'_>, new: Connected) {
             && (other.net.contains(&new.net.network()) || new.net.contains(&other.net.network()))
     });
     if let Some(other) = overlap {
-        let name = |port: usize| &context.port_names[port].0;
+        let name = |at: usize| {
+            let kind = if context.is_loopback(at) { LOOPBACK } else { "port" };
+            format!("{kind} \"{}\"", context.port_names[at].0)
+        };
         let message = format!(
-            "port \"{}\": address \"{}\" overlaps \"{}\" of port \"{}\" on line {}; give each port \
-             a network of its own",
+            "{}: address \"{}\" overlaps \"{}\" of {} on line {}; give each a network of its own",
             name(new.port),
             new.net,
             other.net,
@@ -454,5 +461,5 @@ fn connect(context: &mut Context<'_>, new: Connected) {
         );
         context.errors.add(Some(new.line), message);
     }
-    context.networks.0.push(new);
+    context.networks.add(new);
 }

@@ -12,7 +12,8 @@ use super::super::network::{Networks, NoGateway, Place, parse_prefix, place_of_g
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
 use super::super::{Forwarding, Import, NamedNextHop, Route, Vrf};
-use super::{Context, vrfs};
+use super::Context;
+use super::vrfs::{self, Vrfs};
 use crate::rib::{BUCKETS_MOST, PATHS_MOST, Path as NextHop, Resilient, RouteKind, WEIGHT_MOST};
 
 const ROUTE: &[&str] = &[
@@ -130,7 +131,7 @@ fn route(context: &mut Context<'_>, statement: &Statement) -> Option<Route> {
 }
 
 /// Reads the VRF in which gateways without a port are resolved.
-fn next_hop_vrf(fields: &mut Fields<'_, '_>, known: &[Vrf]) -> Option<VrfId> {
+fn next_hop_vrf(fields: &mut Fields<'_, '_>, known: &Vrfs) -> Option<VrfId> {
     let vrf = vrfs::named(fields, "next_hop_vrf", known)?;
     if fields.get("via").is_none() {
         fields.error(
@@ -379,7 +380,7 @@ pub(super) fn port_of(
 /// Returns the VRF whose networks contain an address given without a port; the default one if none
 /// does.
 fn vrf_holding(context: &Context<'_>, address: IpAddr) -> Result<VrfId, String> {
-    let holding = context.networks.0.iter().filter(|connected| connected.net.contains(&address));
+    let holding = context.networks.all().filter(|connected| connected.net.contains(&address));
     let mut found: Vec<VrfId> = holding.map(|connected| connected.vrf).collect();
     found.sort_unstable();
     found.dedup();
@@ -431,6 +432,14 @@ fn place_of(
     let networks = context.networks.of(vrf).map(|connected| (connected.port, connected.net));
     let place = place_of_gateway(networks, via, named, context.class_e);
     let place = place.map_err(|why| no_gateway(context, (vrf, via), named, why))?;
+    if let Place::Network(at) = place
+        && context.is_loopback(at)
+    {
+        let name = &context.port_names[at].0;
+        return Err(format!(
+            "is on the network of loopback \"{name}\", where there are no hosts; use a neighbour's address"
+        ));
+    }
     let place = match place {
         Place::Network(port) => context.interface_id(port).map(Place::Network),
         Place::Link(port) => context.interface_id(port).map(Place::Link),
@@ -616,7 +625,13 @@ pub(super) fn named_port(context: &Context<'_>, name: &str) -> Result<usize, Str
             "names port \"{name}\", which belongs to bond \"{bond}\"; name \"{bond}\""
         ));
     }
-    any_port(context, name)
+    let position = any_port(context, name)?;
+    if context.is_loopback(position) {
+        return Err(format!(
+            "names loopback \"{name}\", which has no link; name a port, a bond or a VLAN"
+        ));
+    }
+    Ok(position)
 }
 
 /// Like [`named_port`], for a use of ports that belong to bonds as well.

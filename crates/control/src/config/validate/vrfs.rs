@@ -1,5 +1,8 @@
 //! `turnpike.vrf "NAME" { … }`, and VRFs in other statements.
 
+use std::collections::HashMap;
+use std::ops::Deref;
+
 use dataplane::interface::{VRFS_MOST, VrfId};
 
 use super::super::network::netns_name;
@@ -14,6 +17,28 @@ const NAME_MOST: usize = 15;
 /// The kernel's own tables: "default", "main" and "local". Table 0, which means none, is excluded
 /// too.
 const KERNEL_TABLES: [u64; 3] = [253, 254, 255];
+
+/// The VRFs besides the default one, which are found by name at once: there may be many routes in many of them.
+#[derive(Default)]
+pub(super) struct Vrfs {
+    all: Vec<Vrf>,
+    by_name: HashMap<String, VrfId>,
+}
+
+impl Vrfs {
+    pub(super) fn new(all: Vec<Vrf>) -> Self {
+        let by_name = all.iter().map(|vrf| (vrf.name.clone(), vrf.id)).collect();
+        Self { all, by_name }
+    }
+}
+
+impl Deref for Vrfs {
+    type Target = [Vrf];
+
+    fn deref(&self) -> &[Vrf] {
+        &self.all
+    }
+}
 
 pub(super) fn read<'s>(
     context: &mut Context<'_>,
@@ -102,7 +127,10 @@ fn namespace(fields: &mut Fields<'_, '_>, others: &[Vrf]) -> Option<String> {
 }
 
 /// Returns the VRF named by a setting; `None` if the setting is absent or wrong.
-pub(super) fn named(fields: &mut Fields<'_, '_>, key: &'static str, vrfs: &[Vrf]) -> Option<VrfId> {
+pub(super) fn named(fields: &mut Fields<'_, '_>, key: &'static str, vrfs: &Vrfs) -> Option<VrfId> {
     let name = fields.text(key, "a VRF's name")?;
+    if let Some(known) = vrfs.by_name.get(name) {
+        return Some(*known);
+    }
     Vrf::named(vrfs, name).map_err(|why| fields.error(key, format!("{key} {why}"))).ok()
 }

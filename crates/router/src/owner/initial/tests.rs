@@ -18,6 +18,7 @@ fn rib() -> Rib {
         mac: MacAddr([2, 0, 0, 0, 0, 1]),
         mtu: 1500,
         addresses: vec!["10.0.1.1/24".parse().unwrap()],
+        is_loopback: false,
     };
     let fib4 = fib::new_ipv4(fib::Algorithm::default(), grace()).unwrap();
     let fib6 = fib::new_ipv6(fib::Algorithm::default(), grace()).unwrap();
