@@ -448,8 +448,10 @@ impl<A: FilterAddress> Fields<A> {
         if self.wants_rest {
             for at in 0..BATCH {
                 let (first, second) = (first[at], second[at]);
-                let is_tcp = (second >> 8) & 0xff == u64::from(PROTOCOL_TCP);
-                let flags = if is_tcp { u64::from(flags[at]) } else { 0 };
+                // All ones or none: with a jump the loop would not become vectors.
+                let is_tcp =
+                    u64::from((second >> 8) & 0xff == u64::from(PROTOCOL_TCP)).wrapping_neg();
+                let flags = u64::from(flags[at]) & is_tcp;
                 let dscp = (first >> 10) & 0x3f;
                 let length = u64::from(ip_length(first, lengths[at]));
                 let low = flags | dscp << 16 | (second & 0xff) << 24;

@@ -43,8 +43,8 @@ pub struct Batch {
     in_interface: [InterfaceId; BATCH_MAX],
     /// Frames with a VLAN tag that a step has removed.
     pub(crate) untagged: Mask,
-    /// The priorities of these tags, by slot; undefined for other frames.
-    priorities: [u8; BATCH_MAX],
+    /// The outer ones of these tags as they stood in the frames, by slot; undefined for other frames.
+    tags: [[u8; 4]; BATCH_MAX],
     /// Facts about all interfaces, by number.
     pub(crate) interfaces: Vec<InterfaceInfo>,
     /// Packets whose frame has a multicast or broadcast destination MAC; set by `classify`.
@@ -144,7 +144,7 @@ impl Batch {
             elsewhere: Mask::EMPTY,
             in_interface: [InterfaceId::FIRST; BATCH_MAX],
             untagged: Mask::EMPTY,
-            priorities: [0; BATCH_MAX],
+            tags: [[0; 4]; BATCH_MAX],
             interfaces: Vec::new(),
             link_multicast: Mask::EMPTY,
             options: Mask::EMPTY,
@@ -285,6 +285,24 @@ impl Batch {
         self.upper.unwrap_or(InterfaceId::of_port(self.in_port))
     }
 
+    /// Assigns these packets to another interface than their port's own, as seen by later steps. All packets of the
+    /// batch, the usual case, remain one group that costs later steps nothing.
+    #[inline(always)]
+    pub(crate) fn set_interface_of(&mut self, packets: Mask, interface: InterfaceId) {
+        if packets == self.packets() {
+            self.elsewhere = Mask::EMPTY;
+            let InterfaceInfo { mac, partial_checksums, .. } = self.own;
+            self.receive_on(interface);
+            // Facts about what carries the frames, which counts for single packets too.
+            self.own = InterfaceInfo { mac, partial_checksums, ..self.own };
+            return;
+        }
+        for slot in packets.slots() {
+            self.in_interface[slot] = interface;
+        }
+        self.elsewhere |= packets;
+    }
+
     /// Assigns a packet to another interface than its port's own, as seen by later steps.
     #[inline(always)]
     pub fn set_interface(&mut self, slot: usize, interface: InterfaceId) {
@@ -293,18 +311,21 @@ impl Batch {
         self.elsewhere |= Mask::when(true, slot);
     }
 
-    /// Keeps the priority code point of a frame's outer VLAN tag, which is about to be removed; it counts once the
-    /// frame is in [`Self::untagged`].
+    /// Returns the bytes of a frame where its outer VLAN tag is, if it has one, and an inner one. Keeps the outer one,
+    /// which is about to be removed, for [`Self::priority`]; it counts once the frame is in [`Self::untagged`].
     #[inline(always)]
-    pub(crate) fn keep_priority(&mut self, slot: usize) {
-        self.priorities[slot & (BATCH_MAX - 1)] = self.head(slot)[14] >> 5;
+    pub(crate) fn keep_tag(&mut self, slot: usize) -> [u8; 8] {
+        let tags = head::bytes::<12, 8>(self.head(slot));
+        let [a, b, c, d, ..] = tags;
+        self.tags[slot & (BATCH_MAX - 1)] = [a, b, c, d];
+        tags
     }
 
     /// Returns the priority code point of a frame's outer VLAN tag, removed by a step or by the device; 0 without
     /// one.
     pub(crate) fn priority(&self, slot: usize) -> u8 {
         if self.untagged.has(slot) {
-            return self.priorities[slot & (BATCH_MAX - 1)];
+            return self.tags[slot & (BATCH_MAX - 1)][2] >> 5;
         }
         self.burst.stripped_priority(slot)
     }
@@ -514,10 +535,54 @@ impl Batch {
         self.burst.remove_tags(slot, tags)
     }
 
+    /// Removes one or two VLAN tags from each of these frames; returns those for which it succeeded.
+    #[inline(always)]
+    pub(crate) fn remove_tags_of(&mut self, frames: Mask, tags: usize) -> Mask {
+        Mask(self.burst.remove_tags_of(frames.0, tags))
+    }
+
+    /// The bytes of these frames together.
+    #[inline(always)]
+    pub(crate) fn bytes_of(&self, frames: Mask) -> u64 {
+        let lens = self.lens();
+        match frames.as_first() {
+            Some(count) => lens[..count].iter().map(|&len| u64::from(len)).sum(),
+            None => frames.slots().map(|slot| u64::from(lens[slot])).sum(),
+        }
+    }
+
     /// Inserts one or two VLAN tags into a frame; returns true on success, see [`Burst::insert_tags`].
     #[inline(always)]
     pub(crate) fn insert_tags<const N: usize>(&mut self, slot: usize, tags: [u8; N]) -> bool {
         self.burst.insert_tags(slot, tags)
+    }
+
+    /// Inserts one or two VLAN tags into each of these frames, which leave by another interface then. Returns those for
+    /// which it failed, and the former bytes of the others together.
+    #[inline(always)]
+    pub(crate) fn send_tagged<const N: usize>(
+        &mut self,
+        frames: Mask,
+        tags: [u8; N],
+        by: InterfaceId,
+    ) -> (Mask, u64) {
+        let Self { burst, out_interface, .. } = self;
+        let mut bytes = 0;
+        let refused = burst.insert_tags_of(frames.0, tags, |slot, len| {
+            out_interface[slot] = by.index() as u16;
+            bytes += u64::from(len);
+        });
+        (Mask(refused), bytes)
+    }
+
+    /// Returns the egress interface of the first of these packets, and all of them that leave by it. Vectors of
+    /// interfaces are compared, so that a few groups cost less than a look at each packet.
+    #[inline(always)]
+    pub(crate) fn first_egress(&self, packets: Mask) -> Option<(u16, Mask)> {
+        let interface = self.out_interface[packets.slots().next()?];
+        let has_it = |(slot, of): (usize, &u16)| u64::from(*of == interface) << slot;
+        let all = self.out_interface.iter().enumerate().map(has_it).fold(0, |all, one| all | one);
+        Some((interface, packets & Mask(all)))
     }
 
     /// Removes bytes at a frame's beginning; returns true on success, see [`Burst::strip`].
@@ -611,6 +676,22 @@ mod tests {
         assert_eq!(groups(0b0101_0000), [(70, 70, 0b0001_0000), (71, 71, 0b0100_0000)]);
         assert_eq!([0, 4, 6].map(|slot| batch.interface(slot).index()), [0, 70, 71]);
         assert_eq!([0, 4, 6].map(|slot| batch.info(slot).mtu), [1500, 70, 71]);
+    }
+
+    #[test]
+    fn packets_that_are_all_on_one_interface_need_no_look_at_each() {
+        let mut batch = mixed();
+        let mac = wire::MacAddr([2, 0, 0, 0, 0, 1]);
+        batch.own = InterfaceInfo { mac, partial_checksums: true, ..InterfaceInfo::NONE };
+        let interface = |number| InterfaceId::new(number).unwrap();
+        batch.set_interface_of(Mask(0b1001), interface(71));
+        assert_eq!([0, 1, 2, 3].map(|slot| batch.interface(slot).index()), [71, 70, 0, 71]);
+        batch.set_interface_of(Mask(0xff), interface(70));
+        let groups: Vec<_> = batch.by_interface(Mask(0b110)).collect();
+        assert_eq!((groups.len(), groups[0].interface.index(), groups[0].info.mtu), (1, 70, 70));
+        let InterfaceInfo { mac: own, partial_checksums, .. } = batch.own;
+        assert_eq!((own, partial_checksums), (mac, true), "of the port that carries the frames");
+        assert!(batch.elsewhere.is_empty());
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::interface::InterfaceId;
 use crate::lock::lock;
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::shared::Shared;
-use crate::traffic::{Block, InterfaceTraffic, Tally, TrafficTable};
+use crate::traffic::{Block, InterfaceTraffic, Tally, TrafficTable, count};
 
 /// Bonds, and ports that belong to one, ask for the steps by this.
 pub const BONDS: Feature = Feature::number("bonds", 7);
@@ -54,7 +54,18 @@ impl HashFields {
     }
 
     /// Returns the hash of a frame, whose VLAN tags do not count.
+    #[inline(always)]
     pub(crate) fn hash(self, flows: &FlowHash, frame: &[u8]) -> u32 {
+        if self == Self::L3L4
+            && let Some(hash) = flows.of_plain_ip4(frame)
+        {
+            return mix(hash);
+        }
+        self.hash_any(flows, frame)
+    }
+
+    #[inline(never)]
+    fn hash_any(self, flows: &FlowHash, frame: &[u8]) -> u32 {
         let packet = || {
             let (ethertype, at) = ethernet::payload(frame)?;
             let is_ip = matches!(ethertype, ethernet::ETHERTYPE_IPV4 | ethernet::ETHERTYPE_IPV6);
@@ -334,11 +345,20 @@ impl Spreader {
         Some(Exit { port, mac: Some(bond.spec.mac) })
     }
 
-    /// Returns the port of a frame that this bond sends; `None` if there is no such bond, or none of its ports is
-    /// active.
+    /// Returns a function that selects the port of a frame that this bond sends, and returns none if no port is
+    /// active; `None` if there is no such bond.
     #[inline(always)]
-    pub(crate) fn port_of(&self, interface: u16, frame: &[u8]) -> Option<PortId> {
-        self.bonds.of_interface(interface)?.port_of(&self.flows, frame)
+    pub(crate) fn ports_of(&self, interface: u16) -> Option<impl Fn(&[u8]) -> Option<PortId>> {
+        let bond = self.bonds.of_interface(interface)?;
+        Some(|frame: &[u8]| bond.port_of(&self.flows, frame))
+    }
+
+    /// Counts so many frames, with so many bytes together, that this bond sends.
+    #[inline(always)]
+    pub(crate) fn count(&self, interface: u16, sum: (u32, u64)) {
+        if let Some(interface) = InterfaceId::new(interface) {
+            count(&self.block, interface, sum);
+        }
     }
 
     /// Returns the first port of a bond.

@@ -8,6 +8,8 @@
 //! A seed per router prevents routers in sequence from selecting alike (RFC 6438 calls the result
 //! polarisation).
 
+use wire::ip::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
+
 use crate::head::ETHERNET;
 
 /// Computes flow hashes with the router's seed.
@@ -25,6 +27,26 @@ impl FlowHash {
     /// The flow hash of an Ethernet frame; 0 unless it is IPv4 or IPv6.
     pub fn of_frame(&self, frame: &[u8]) -> u32 {
         frame.get(ETHERNET..).map_or(0, |packet| self.of_packet(packet))
+    }
+
+    /// The flow hash of an untagged frame of IPv4 with TCP or UDP, without options and no fragment; `None` for others.
+    #[inline(always)]
+    pub(crate) fn of_plain_ip4(&self, frame: &[u8]) -> Option<u32> {
+        // Ethertype, version and header length; the bits of fragments: as they stand in memory.
+        const KIND: (u32, u32) =
+            (u32::from_ne_bytes([8, 0, 0x45, 0]), u32::from_ne_bytes([0xff, 0xff, 0xff, 0]));
+        const FRAGMENT: u16 = u16::from_ne_bytes([0x3f, 0xff]);
+        let head: &[u8; ETHERNET + 24] = frame.first_chunk()?;
+        let &[.., a, b, c, d] = head;
+        let word =
+            |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let protocol = head[ETHERNET + 9];
+        let is_plain = (word(12) & KIND.1 == KIND.0)
+            & (u16::from_ne_bytes([head[ETHERNET + 6], head[ETHERNET + 7]]) & FRAGMENT == 0)
+            & matches!(protocol, TCP | UDP);
+        let addresses = read_u64(&head[ETHERNET + 12..ETHERNET + 20]);
+        let ports = u32::from_be_bytes([a, b, c, d]);
+        is_plain.then(|| self.mix(&[addresses, u64::from(protocol) << 32 | u64::from(ports)]))
     }
 
     /// The flow hash of an IP packet; 0 unless it is IPv4 or IPv6.
@@ -75,6 +97,7 @@ impl FlowHash {
         self.mix(&words)
     }
 
+    #[inline(always)]
     fn mix(&self, words: &[u64]) -> u32 {
         let state = self.seed ^ 0x9e37_79b9_7f4a_7c15;
         (words.iter().fold(state, |state, &word| fold(state, word)) >> 32) as u32
@@ -94,8 +117,6 @@ fn read_u64(bytes: &[u8]) -> u64 {
 
 /// Source and destination port; 0 if the protocol has none or the packet is too short.
 fn ports(packet: &[u8], protocol: u8, at: usize) -> u32 {
-    const TCP: u8 = 6;
-    const UDP: u8 = 17;
     const DCCP: u8 = 33;
     const SCTP: u8 = 132;
     if !matches!(protocol, TCP | UDP | DCCP | SCTP) {
@@ -141,6 +162,24 @@ mod tests {
         let udp = |port| FrameBuilder::ip6().udp(port, 53, b"x").build();
         assert_eq!(HASH.of_frame(&udp(7)), HASH.of_frame(&udp(7)));
         assert_ne!(HASH.of_frame(&udp(7)), HASH.of_frame(&udp(8)));
+    }
+
+    #[test]
+    fn plain_packets_are_known_by_their_first_bytes() {
+        let mut frames = vec![udp(1000), FrameBuilder::ip4().protocol(6).payload(&[7; 20]).build()];
+        for (at, value) in [(12, 0x81), (14, 0x46), (14, 0x65), (20, 0x20), (21, 1), (23, 1)] {
+            let mut frame = udp(1000);
+            frame[at] = value;
+            frames.push(frame);
+        }
+        frames.push(udp(1000)[..37].to_vec());
+        let plain: Vec<_> = frames.iter().map(|frame| HASH.of_plain_ip4(frame)).collect();
+        let of_any = |at: usize| Some(HASH.of_frame(&frames[at]));
+        assert_eq!(plain[..2], [of_any(0), of_any(1)]);
+        assert_eq!(plain[2..], [None; 7]);
+        let mut unfragmented = udp(1000);
+        unfragmented[20] = 0x40;
+        assert_eq!(HASH.of_plain_ip4(&unfragmented), plain[0], "that no router may fragment");
     }
 
     #[test]

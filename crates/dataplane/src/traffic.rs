@@ -122,6 +122,15 @@ impl TrafficTable {
     }
 }
 
+/// Counts so many frames, with so many bytes together, of an interface.
+#[inline(always)]
+pub(crate) fn count(block: &Block, interface: InterfaceId, (frames, bytes): (u32, u64)) {
+    if let Some(traffic) = block.get(interface.index()) {
+        traffic.packets.add(frames.into());
+        traffic.bytes.add(bytes);
+    }
+}
+
 /// Frames of one interface that counters get together, when a frame of another comes and when this is dropped.
 pub(crate) struct Tally<'a> {
     block: &'a Block,

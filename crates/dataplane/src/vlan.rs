@@ -17,9 +17,10 @@ use crate::features::Feature;
 use crate::flow::FlowHash;
 use crate::interface::InterfaceId;
 use crate::lock::lock;
+use crate::mask::Mask;
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::shared::Shared;
-use crate::traffic::{Block, InterfaceTraffic, Tally, TrafficTable};
+use crate::traffic::{Block, InterfaceTraffic, Tally, TrafficTable, count};
 
 /// The number of VLAN identifiers, those reserved included.
 const IDS: usize = 4096;
@@ -127,24 +128,36 @@ pub struct Vlan {
 pub struct Egress {
     /// The interface that carries its frames: a port's own, or a bond.
     pub lower: InterfaceId,
-    /// True if there are two tags.
-    is_double: bool,
+    /// The number of tags; 0: there is no such VLAN.
+    count: u8,
     /// The bytes of the tags, as they stand on the wire; of one tag the first four.
     tags: [u8; 8],
 }
 
 impl Egress {
+    const NONE: Self = Self { lower: InterfaceId::FIRST, count: 0, tags: [0; 8] };
+
     fn of(vlan: &Vlan) -> Self {
         let Tags { outer, inner } = vlan.tags;
         let [a, b, c, d] = outer.bytes();
         let [e, f, g, h] = inner.map_or([0; 4], Tag::bytes);
-        Self { lower: vlan.lower, is_double: inner.is_some(), tags: [a, b, c, d, e, f, g, h] }
+        Self {
+            lower: vlan.lower,
+            count: 1 + u8::from(inner.is_some()),
+            tags: [a, b, c, d, e, f, g, h],
+        }
+    }
+
+    /// Returns the bytes of the outer tag.
+    #[inline(always)]
+    fn outer(&self) -> [u8; 4] {
+        self.tags.first_chunk().copied().unwrap_or_default()
     }
 
     /// Returns the bytes of the outer tag, and those of the inner one.
     fn split(self) -> ([u8; 4], Option<[u8; 4]>) {
-        let [a, b, c, d, e, f, g, h] = self.tags;
-        ([a, b, c, d], self.is_double.then_some([e, f, g, h]))
+        let [.., e, f, g, h] = self.tags;
+        (self.outer(), (self.count == 2).then_some([e, f, g, h]))
     }
 }
 
@@ -202,7 +215,7 @@ pub struct Vlans {
     /// Tables of inner tags.
     inner: Vec<Meanings>,
     /// By the interfaces' numbers.
-    egress: Box<[Option<Egress>]>,
+    egress: Box<[Egress]>,
 }
 
 impl Default for Vlans {
@@ -220,13 +233,13 @@ impl Vlans {
             all: all.to_vec(),
             outer: [const { None }; MAX_PORTS],
             inner: Vec::new(),
-            egress: vec![None; numbers].into(),
+            egress: vec![Egress::NONE; numbers].into(),
         };
         for vlan in all {
             let own = vlan.lower.port();
             let of_bond = bonds.get(vlan.lower).into_iter().flat_map(|bond| bond.ports());
             own.into_iter().chain(of_bond).for_each(|port| vlans.enter(vlan, port));
-            vlans.egress[vlan.interface.index()] = Some(Egress::of(vlan));
+            vlans.egress[vlan.interface.index()] = Egress::of(vlan);
         }
         for port in lose_protocol.ports() {
             vlans.outer[port.index()].iter_mut().for_each(Meanings::ignore_protocol);
@@ -266,7 +279,7 @@ impl Vlans {
     /// The egress side of an interface; `None` for a port's own, and if there is none of this number.
     #[inline(always)]
     pub fn egress(&self, interface: u16) -> Option<Egress> {
-        self.egress.get(usize::from(interface)).copied().flatten()
+        self.egress.get(usize::from(interface)).copied().filter(|egress| egress.count != 0)
     }
 }
 
@@ -294,6 +307,19 @@ impl OnPort<'_> {
             return Some((InterfaceId::new(number)?, 2));
         }
         (meaning.interface != 0).then_some((InterfaceId::new(meaning.interface)?, 1))
+    }
+
+    /// Returns the pattern that a frame with these bytes after its addresses fits; `None` if there is no such VLAN, or
+    /// if other frames with the same outer tag may belong to another one.
+    #[inline(always)]
+    pub(crate) fn pattern(self, tags: [u8; 8]) -> Option<Pattern> {
+        let [a, b, c, d, e, f, g, h] = tags;
+        let (outer, inner) = (identity([a, b, c, d])?, identity([e, f, g, h]));
+        let (interface, tags_of) = self.ingress(outer, || inner)?;
+        let is_certain = tags_of == 2 || self.outer.get(outer.0, outer.1).inner == 0;
+        let mask = Pattern::MASKS[tags_of - 1];
+        let bits = u64::from_ne_bytes(tags) & mask;
+        is_certain.then_some(Pattern { interface, tags: tags_of, bits, mask })
     }
 }
 
@@ -326,6 +352,34 @@ impl VlanTable {
     }
 }
 
+/// The tags of frames of one interface, as they stand in the frames: bits to be compared.
+#[derive(Clone, Copy)]
+pub(crate) struct Pattern {
+    /// The interface.
+    pub(crate) interface: InterfaceId,
+    /// The number of tags that belong to it.
+    pub(crate) tags: usize,
+    bits: u64,
+    mask: u64,
+}
+
+impl Pattern {
+    /// Kind and identifier of one tag, and of two.
+    const MASKS: [u64; 2] = {
+        let [a, b] = ID.to_be_bytes();
+        [
+            u64::from_ne_bytes([0xff, 0xff, a, b, 0, 0, 0, 0]),
+            u64::from_ne_bytes([0xff, 0xff, a, b, 0xff, 0xff, a, b]),
+        ]
+    };
+
+    /// Returns true if a frame with these bytes after its addresses belongs to the interface, if it is long enough.
+    #[inline(always)]
+    pub(crate) fn fits(&self, tags: [u8; 8]) -> bool {
+        u64::from_ne_bytes(tags) & self.mask == self.bits
+    }
+}
+
 /// Finds the interfaces of tagged frames, and counts the frames.
 pub(crate) struct Untagger {
     pub(crate) vlans: Arc<Vlans>,
@@ -344,6 +398,12 @@ impl Untagger {
     #[inline(always)]
     pub(crate) fn tally(&self) -> Tally<'_> {
         Tally::new(&self.block)
+    }
+
+    /// Counts these received frames of an interface.
+    #[inline(always)]
+    pub(crate) fn count(&self, interface: InterfaceId, batch: &Batch, frames: Mask) {
+        count(&self.block, interface, (frames.count(), batch.bytes_of(frames)));
     }
 }
 
@@ -430,30 +490,25 @@ impl Tagger {
         self.insert(interface, frame).then_some(exit.port)
     }
 
-    /// Inserts the tags of an interface that is not a port's own into a frame of a batch, and counts it in `tally`.
-    /// Returns the interface that carries it: a port's own, or a bond. `None`: there is no such VLAN, or no room in
-    /// the buffer.
+    /// Inserts the tags of an interface that is not a port's own into these frames of a batch, which leave by the
+    /// interface that carries it then, and counts them. Returns those for which it failed: there is no such VLAN, or no
+    /// room in the buffer.
     #[inline(always)]
-    pub(crate) fn tag_in(
-        &self,
-        batch: &mut Batch,
-        slot: usize,
-        interface: u16,
-        tally: &mut Tally<'_>,
-    ) -> Option<InterfaceId> {
-        let egress = self.vlans.egress(interface)?;
-        let bytes = batch.len(slot);
-        let tagged = match egress.is_double {
-            false => batch.insert_tags(slot, egress.split().0),
-            true => batch.insert_tags(slot, egress.tags),
+    pub(crate) fn tag_in(&self, batch: &mut Batch, frames: Mask, interface: u16) -> Mask {
+        let Some(egress) = self.vlans.egress(interface) else { return frames };
+        let (failed, bytes) = match egress.count {
+            1 => batch.send_tagged(frames, egress.outer(), egress.lower),
+            _ => batch.send_tagged(frames, egress.tags, egress.lower),
         };
-        tagged.then(|| tally.add(interface.into(), bytes))?;
-        Some(egress.lower)
+        if let Some(traffic) = self.block.get(usize::from(interface)) {
+            traffic.packets.add(frames.without(failed).count().into());
+            traffic.bytes.add(bytes);
+        }
+        failed
     }
 
     /// Counts sent frames.
-    #[inline(always)]
-    pub(crate) fn tally(&self) -> Tally<'_> {
+    fn tally(&self) -> Tally<'_> {
         Tally::new(&self.block)
     }
 

@@ -580,29 +580,62 @@ impl Burst {
         }
     }
 
+    /// As [`Burst::remove_tags`] for all slots of a mask. Returns those for which it was possible.
+    #[inline]
+    pub fn remove_tags_of(&mut self, mask: u64, tags: usize) -> u64 {
+        match tags {
+            1 => self.remove_of::<TAG_LEN>(mask),
+            2 => self.remove_of::<{ 2 * TAG_LEN }>(mask),
+            _ => 0,
+        }
+    }
+
+    #[inline(always)]
+    fn remove_of<const N: usize>(&mut self, mask: u64) -> u64 {
+        let single = mask & !self.multi;
+        let mut refused = 0;
+        let mut remove = |slot: usize| {
+            let first = usize::from(self.lens[slot]);
+            if !self.remove_from::<N>(slot, first) {
+                refused |= bit(slot);
+            }
+        };
+        match first_slots(single) {
+            Some(count) => (0..count).for_each(&mut remove),
+            None => slots(single).for_each(&mut remove),
+        }
+        for slot in slots(mask & self.multi) {
+            refused |= u64::from(!self.remove::<N>(slot)) << slot;
+        }
+        mask & !refused
+    }
+
     #[inline(always)]
     fn remove<const N: usize>(&mut self, slot: usize) -> bool {
-        let first = self.first_len(slot);
+        self.remove_from::<N>(slot, self.first_len(slot))
+    }
+
+    /// Removes `N` bytes after the addresses of a frame whose first segment has `first` bytes.
+    #[inline(always)]
+    fn remove_from<const N: usize>(&mut self, slot: usize, first: usize) -> bool {
         if first < ADDRESSES_LEN + N + 2 {
             return false;
         }
         let mbuf = self.mbufs[slot];
-        let whole = self.lens[slot] - N as u16;
         // SAFETY: the slot has a length, hence a packet of ours, which begins at `heads`. The bytes read and written
         // lie in its first segment, by its length, and so does the new beginning.
         unsafe {
-            let off = mbuf.data_off();
-            if u32::from(off) + (N + HEAD) as u32 > u32::from(mbuf.buf_len()) {
+            if u32::from(mbuf.data_off()) + (N + HEAD) as u32 > u32::from(mbuf.buf_len()) {
                 return false;
             }
             let head = self.heads[slot].cast::<u8>();
             let addresses = head.cast::<[u8; ADDRESSES_LEN]>().read();
             let head = head.add(N);
             head.cast::<[u8; ADDRESSES_LEN]>().write(addresses);
-            mbuf.set_front(off + N as u16, (first - N) as u16, whole.into());
+            mbuf.cut_front::<N>();
             self.heads[slot] = head.cast();
         }
-        self.lens[slot] = whole;
+        self.lens[slot] -= N as u16;
         true
     }
 
@@ -691,19 +724,71 @@ impl Burst {
     pub fn insert_tags<const N: usize>(&mut self, slot: usize, tags: [u8; N]) -> bool {
         const { assert!(N == TAG_LEN || N == 2 * TAG_LEN) };
         let slot = slot % BURST_MAX;
-        let first = self.first_len(slot);
-        if first < ADDRESSES_LEN + 2 {
-            return false;
+        if self.multi & bit(slot) != 0 {
+            return self.insert_tags_into_odd(slot, tags);
         }
-        let (mbuf, whole) = (self.mbufs[slot], self.lens[slot]);
+        self.insert_tags_into_single(slot, tags)
+    }
+
+    /// [`Burst::insert_tags`] for many slots. Calls `done` with the slot and the former length of each packet that got
+    /// the tags; returns the other slots.
+    #[inline(always)]
+    pub fn insert_tags_of<const N: usize>(
+        &mut self,
+        mask: u64,
+        tags: [u8; N],
+        mut done: impl FnMut(usize, u16),
+    ) -> u64 {
+        let mut refused = 0;
+        for slot in slots(mask & !self.multi) {
+            let len = self.lens[slot];
+            if self.insert_tags_into_single(slot, tags) {
+                done(slot, len);
+            } else {
+                refused |= bit(slot);
+            }
+        }
+        for slot in slots(mask & self.multi) {
+            let len = self.lens[slot];
+            if self.insert_tags_into_odd(slot, tags) {
+                done(slot, len);
+            } else {
+                refused |= bit(slot);
+            }
+        }
+        refused
+    }
+
+    /// [`Burst::insert_tags`] for a slot that is not in `multi`.
+    #[inline(always)]
+    fn insert_tags_into_single<const N: usize>(&mut self, slot: usize, tags: [u8; N]) -> bool {
+        const LEAST: u16 = ADDRESSES_LEN as u16 + 2;
+        const MOST: u16 = u16::MAX - 2 * TAG_LEN as u16;
+        let whole = self.lens[slot];
+        if !(LEAST..=MOST).contains(&whole) {
+            return self.insert_tags_into_odd(slot, tags);
+        }
         // SAFETY: the slot has a length, hence a packet of ours, which begins at `heads` and has both addresses in its
-        // first segment.
-        let head = unsafe {
-            mbuf.insert_tags(self.heads[slot].cast(), (first as u16, whole.into()), tags)
-        };
+        // one segment.
+        let head = unsafe { self.mbufs[slot].insert_tags(self.heads[slot].cast(), tags) };
         let Some(head) = head else { return false };
         self.heads[slot] = head.cast();
-        self.lens[slot] = whole.saturating_add(N as u16);
+        self.lens[slot] = whole + N as u16;
+        true
+    }
+
+    /// [`Burst::insert_tags`] for packets of any length, in one segment or several.
+    #[cold]
+    fn insert_tags_into_odd<const N: usize>(&mut self, slot: usize, tags: [u8; N]) -> bool {
+        if self.first_len(slot) < ADDRESSES_LEN + 2 {
+            return false;
+        }
+        // SAFETY: the slot has a length, hence a packet of ours, which begins at `heads` and has both addresses in its
+        // first segment.
+        let head = unsafe { self.mbufs[slot].insert_tags(self.heads[slot].cast(), tags) };
+        let Some(head) = head else { return false };
+        self.heads[slot] = head.cast();
+        self.lens[slot] = self.lens[slot].saturating_add(N as u16);
         true
     }
 
@@ -1294,6 +1379,34 @@ mod tests {
         assert_eq!(burst.frame(3), [&tagged[..12], &tagged[16..18]].concat());
         assert_eq!(burst.take(1).unwrap().len(), 96);
         burst.free(u64::MAX);
+        assert_eq!(pool.leaked(), 0);
+    }
+
+    #[test]
+    fn tags_are_taken_out_of_many_packets_as_of_each() {
+        let pool = testing::pool(31);
+        let tagged: Vec<u8> = (0..100).collect();
+        let full = || {
+            let mut burst = Burst::new();
+            let mut late = pool.copy_of(&[7; 2048]).unwrap();
+            assert!(late.adj(2048 - 67));
+            let chained = chain(&pool, &[&tagged[..40], &tagged[40..]]);
+            let whole = |len: usize| pool.copy_of(&tagged[..len]).unwrap();
+            let packets = [whole(100), whole(80), chained, whole(17), whole(18), late, whole(22)];
+            packets.into_iter().for_each(|packet| drop(burst.put(packet)));
+            burst
+        };
+        for (mask, tags) in [(u64::MAX, 1), (0b11, 1), (0b110_0110, 1), (u64::MAX, 2), (0b1, 3)] {
+            let (mut each, mut all) = (full(), full());
+            let is_done = |slot: &usize| mask & bit(*slot) != 0 && each.remove_tags(*slot, tags);
+            let done = (0..64).filter(is_done).fold(0, |done, slot| done | bit(slot));
+            assert_eq!(all.remove_tags_of(mask, tags), done, "{mask:b} {tags}");
+            assert_eq!((all.lens(), all.owned()), (each.lens(), each.owned()));
+            for slot in 0..7 {
+                assert_eq!(all.frame(slot), each.frame(slot), "{mask:b} {tags}, slot {slot}");
+                assert_eq!(all.take(slot).unwrap().len(), each.take(slot).unwrap().len());
+            }
+        }
         assert_eq!(pool.leaked(), 0);
     }
 

@@ -112,26 +112,48 @@ impl RawMbuf {
         }
     }
 
-    /// Inserts the bytes of VLAN tags after the two Ethernet addresses at the beginning `head` of the first segment,
-    /// which has `first` bytes, of a packet with `whole` bytes. Returns the new beginning; `None`, and does nothing,
-    /// without room in front.
+    /// Takes `N` bytes away at the beginning of the first segment, which has at least as many. Three additions to
+    /// memory cost less than loads and stores with the lengths between them.
+    #[inline(always)]
+    pub(crate) unsafe fn cut_front<const N: usize>(self) {
+        // SAFETY: by the caller, the fields are there, and the data stay inside the buffer.
+        unsafe { self.shift_front(N as u16) };
+    }
+
+    /// Moves the beginning of the data by so many bytes, towards the end of the buffer or, as the two's complement of
+    /// a number, towards its beginning, and changes the lengths of segment and packet accordingly.
+    #[inline(always)]
+    unsafe fn shift_front(self, by: u16) {
+        // SAFETY: by the caller, the fields are there, and the data stay inside the buffer.
+        unsafe {
+            let off = self.field::<u16>(sys::MBUF_DATA_OFF);
+            off.write(off.read().wrapping_add(by));
+            let len = self.field::<u16>(sys::MBUF_DATA_LEN);
+            len.write(len.read().wrapping_sub(by));
+            let whole = self.field::<u32>(sys::MBUF_PKT_LEN);
+            whole.write(whole.read().wrapping_sub(by as i16 as u32));
+        }
+    }
+
+    /// Inserts the bytes of VLAN tags after the two Ethernet addresses at the beginning `head` of the first segment.
+    /// Returns the new beginning; `None`, and does nothing, without room in front.
     #[inline(always)]
     pub(crate) unsafe fn insert_tags<const N: usize>(
         self,
         head: NonNull<u8>,
-        (first, whole): (u16, u32),
         tags: [u8; N],
     ) -> Option<NonNull<u8>> {
-        // SAFETY: by the caller, the packet exists and is the caller's alone; the data grow into
-        // the headroom, inside the buffer, and the bytes moved and written lie in what is the first
-        // segment then.
+        // SAFETY: by the caller, the packet exists, is the caller's alone and has both addresses in its first segment;
+        // the data grow into the headroom, inside the buffer, by as much as the lengths grow.
         unsafe {
-            let off = self.data_off().checked_sub(N as u16)?;
+            if usize::from(self.data_off()) < N {
+                return None;
+            }
             let addresses = head.cast::<[u8; ADDRESSES_LEN]>().read();
             let head = head.sub(N);
             head.cast::<[u8; ADDRESSES_LEN]>().write(addresses);
             head.add(ADDRESSES_LEN).cast::<[u8; N]>().write(tags);
-            self.set_front(off, first + N as u16, whole + N as u32);
+            self.shift_front((N as u16).wrapping_neg());
             Some(head)
         }
     }
@@ -471,15 +493,12 @@ impl Mbuf {
     /// does nothing, for a packet shorter than an Ethernet header, and without room in front of it.
     #[must_use]
     pub fn insert_tag(&mut self, tag: [u8; 4]) -> bool {
-        let (raw, first, whole) = (self.raw(), self.data().len(), self.len() as u32);
-        if first < 14 {
+        let raw = self.raw();
+        if self.data().len() < 14 {
             return false;
         }
         // SAFETY: the packet is ours, has both addresses in its first segment, and its data lie in a buffer.
-        let inserted = unsafe {
-            let head = NonNull::new_unchecked(raw.data());
-            raw.insert_tags(head, (first as u16, whole), tag)
-        };
+        let inserted = unsafe { raw.insert_tags(NonNull::new_unchecked(raw.data()), tag) };
         if inserted.is_none() {
             return false;
         }

@@ -44,6 +44,8 @@ pub(super) struct Sweep<A: FilterAddress> {
     rules: Vec<Conditions>,
     /// The index in `rules` of the first one that matches all packets, as no rule behind it is ever found.
     last: usize,
+    /// True if the first rule is usually that of all packets: it asks for the state of connections.
+    is_usual: bool,
 }
 
 /// A rule: all of its conditions hold.
@@ -52,11 +54,43 @@ struct Conditions {
     all: Vec<Condition>,
 }
 
+impl Conditions {
+    /// 0 for each packet that the rule matches.
+    #[inline(always)]
+    fn misses(&self, columns: &[&Lanes; COLUMNS]) -> Lanes {
+        let mut misses = [0; LANES];
+        for Condition { column, one, others, is_plain } in &self.all {
+            let column = columns[column % COLUMNS];
+            if *is_plain {
+                // Nearly all are: nothing but this stays in registers from one condition to the next.
+                each(&mut misses, |misses, at| *misses |= one.differs(column[at]));
+                continue;
+            }
+            let mut miss = [0; LANES];
+            each(&mut miss, |miss, at| *miss = one.miss(column[at]));
+            for test in others {
+                each(&mut miss, |miss, at| *miss = test.miss(column[at]).min(*miss));
+            }
+            each(&mut misses, |misses, at| *misses |= miss[at]);
+        }
+        misses
+    }
+
+    /// Returns true if the rule matches so many packets, the first ones.
+    #[inline(never)]
+    fn fits_all(&self, columns: &[&Lanes; COLUMNS], count: usize) -> bool {
+        let misses = self.misses(columns).into_iter().enumerate();
+        misses.fold(0, |any, (at, miss)| any | if at < count { miss } else { 0 }) == 0
+    }
+}
+
 /// One of its tests succeeds.
 struct Condition {
     column: usize,
     one: Test,
     others: Vec<Test>,
+    /// True if there is one test, of equality.
+    is_plain: bool,
 }
 
 impl Condition {
@@ -64,13 +98,13 @@ impl Condition {
         let mut tests = tests.into_iter();
         // Without any test no packet fits.
         let one = tests.next().unwrap_or(Test { mask: 0, start: 1, width: 0 });
-        Self { column, one, others: tests.collect() }
+        let others: Vec<_> = tests.collect();
+        Self { column, is_plain: others.is_empty() && one.width == 0, one, others }
     }
 
     /// Adds another condition, if one test does for both; else returns false.
     fn join(&mut self, other: &Self) -> bool {
-        let is_simple = |of: &Self| of.others.is_empty() && of.one.width == 0;
-        let fits = self.column == other.column && is_simple(self) && is_simple(other);
+        let fits = self.column == other.column && self.is_plain && other.is_plain;
         if fits {
             self.one.mask |= other.one.mask;
             self.one.start |= other.one.start;
@@ -95,7 +129,9 @@ impl<A: FilterAddress> Sweep<A> {
         let last = rules.iter().rposition(|rule| rule.all.is_empty()).unwrap_or(0);
         let fields = layout.numbers.into_iter().map(|number| number.field);
         let others = fields.filter(|field| in_services(field).is_none()).collect();
-        Ok(Self { others, rules, last })
+        let first = rules.last().and_then(|first| filter.rules.get(first.rule as usize));
+        let is_usual = first.is_some_and(|first| !first.matches.state.is_empty());
+        Ok(Self { others, rules, last, is_usual })
     }
 
     #[inline]
@@ -113,24 +149,20 @@ impl<A: FilterAddress> Sweep<A> {
         let columns: [&Column; COLUMNS] = [sources, destinations, services, a, b, c, d, e];
         let (blocks, _) = found.as_chunks_mut::<LANES>();
         for (block, found) in blocks.iter_mut().enumerate().take(fields.len().div_ceil(LANES)) {
-            self.sweep(&columns.map(|column| &column.as_chunks::<LANES>().0[block]), found);
+            let columns = columns.map(|column| &column.as_chunks::<LANES>().0[block]);
+            let first = self.rules.last().filter(|_| self.is_usual);
+            match first.filter(|first| first.fits_all(&columns, fields.len() - block * LANES)) {
+                Some(first) => *found = [first.rule; LANES],
+                None => self.sweep(&columns, found),
+            }
         }
     }
 
     #[inline(always)]
     fn sweep(&self, columns: &[&Lanes; COLUMNS], found: &mut Lanes) {
         let mut first = [NO_RULE; LANES];
-        for Conditions { rule, all } in &self.rules[self.last..] {
-            let mut misses = [0; LANES];
-            for Condition { column, one, others } in all {
-                let column = columns[column % COLUMNS];
-                let mut miss = [0; LANES];
-                each(&mut miss, |miss, at| *miss = one.miss(column[at]));
-                for test in others {
-                    each(&mut miss, |miss, at| *miss = test.miss(column[at]).min(*miss));
-                }
-                each(&mut misses, |misses, at| *misses |= miss[at]);
-            }
+        for conditions in &self.rules[self.last..] {
+            let (rule, misses) = (conditions.rule, conditions.misses(columns));
             each(&mut first, |first, at| {
                 let fits = misses[at].min(1).wrapping_sub(1);
                 *first = *first & !fits | rule & fits;
@@ -176,13 +208,19 @@ impl Test {
         Self { mask: self.mask << by, start: self.start << by, width: self.width << by }
     }
 
+    /// 0 if the test, which is of equality, succeeds.
+    #[inline(always)]
+    fn differs(&self, number: u32) -> u32 {
+        (number ^ self.start) & self.mask
+    }
+
     /// 0 if the test succeeds. Numbers, unlike the results of comparisons, stay in vectors of full width.
     #[inline(always)]
     fn miss(&self, number: u32) -> u32 {
         let Self { mask, start, width } = *self;
-        // Most tests are of equality: the same for all packets, so a jump that the processor predicts.
+        // The same for all packets, so a jump that the processor predicts.
         if width == 0 {
-            return (number ^ start) & mask;
+            return self.differs(number);
         }
         (number & mask).wrapping_sub(start).max(width) - width
     }

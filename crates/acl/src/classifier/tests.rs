@@ -1,7 +1,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
-use crate::{Action, Key, Matches, Rule, SetReaders, generate, walk, walk_from};
+use crate::{Action, Key, Matches, Rule, SetReaders, State, generate, walk, walk_from};
 
 /// Compares all results with the walk's.
 fn compare<A: FilterAddress>(filter: &Filter, keys: &[Key]) {
@@ -80,6 +80,39 @@ fn long_lists_of_prefixes_cost_no_rules() {
         .map(|n| key(0x0100_0001 + n * 40_503 * (n % 3), 0x0b00_0000 + n * 7 + n % 2))
         .collect();
     compare::<Ipv4Addr>(&filter, &keys);
+}
+
+/// If the first rule asks for the state and fits all packets, no other is looked at.
+#[test]
+fn one_packet_without_the_first_rule_s_state_is_found_anywhere_in_a_batch() {
+    let first = Matches { state: vec![State::Established, State::Related], ..Matches::default() };
+    let second = Matches { to: vec!["192.0.2.0/24".parse().unwrap()], ..Matches::default() };
+    let filter = Filter {
+        name: "states".into(),
+        rules: vec![rule(first), rule(second)],
+        default: Action::Drop,
+    };
+    let classifier = Classifier::<Ipv4Addr>::new(&filter, &SetReaders::none()).unwrap();
+    let mut fields = Fields::default();
+    let destinations = [0xc000_0201u32, 0xc633_6401].map(u128::from);
+    for count in 1..=BATCH {
+        for new in (0..count).map(Some).chain([None]) {
+            fields.clear();
+            for place in 0..count {
+                let destination = destinations[place % 2];
+                fields.push(&Key { destination, protocol: 17, ..Key::default() });
+                if new != Some(place) {
+                    fields.set_state(place, State::Established);
+                }
+            }
+            let mut found = [9; BATCH];
+            classifier.classify(&fields, &mut found);
+            for (place, found) in found.iter().enumerate().take(count) {
+                let expected = if new == Some(place) { 1 + place as u32 % 2 } else { 0 };
+                assert_eq!(*found, expected, "packet {place} of {count}, {new:?} is new");
+            }
+        }
+    }
 }
 
 #[test]

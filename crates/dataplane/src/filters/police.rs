@@ -185,17 +185,12 @@ impl Policer {
         bucket::take(&bucket.full_at, cost, rate.depth, now).is_ok()
     }
 
-    /// Returns true if the rate is one for each source.
+    /// The rates of sources, if each has its own and there are no colours.
     #[inline]
-    pub fn is_by_source(&self) -> bool {
-        matches!(self.buckets, Buckets::BySource(_))
-    }
-
-    /// Has the processor fetch the bucket of a source, if the rate is one for each.
-    #[inline]
-    pub fn prefetch(&self, source: SourceKey) {
-        if let Buckets::BySource(sources) = &self.buckets {
-            dpdk::prefetch(&raw const *sources.line(sources.tag(source)));
+    pub fn by_source(&self) -> Option<BySource<'_>> {
+        match (&self.buckets, &self.second) {
+            (Buckets::BySource(sources), None) => Some(BySource { rate: &self.rate, sources }),
+            _ => None,
         }
     }
 
@@ -205,7 +200,7 @@ impl Policer {
     pub fn admits(&self, source: SourceKey, length: usize, now: u64) -> Colour {
         let (full_at, second) = match &self.buckets {
             Buckets::One(Bucket { full_at, second }) => (full_at, second),
-            Buckets::BySource(sources) => sources.bucket(source, now),
+            Buckets::BySource(sources) => sources.bucket(sources.tag(source), now),
         };
         let Self { rate, second: meter, .. } = self;
         match meter {
@@ -218,6 +213,30 @@ impl Policer {
             },
             Some(Second::Shared { depth }) => rate.share((full_at, second), *depth, length, now),
         }
+    }
+}
+
+/// The rates of sources, charged in two steps: what the first returns for a source, the second takes, when the memory
+/// that it needs has come.
+#[derive(Clone, Copy)]
+pub(super) struct BySource<'a> {
+    rate: &'a Rate,
+    sources: &'a Sources,
+}
+
+impl BySource<'_> {
+    /// Has the processor fetch the bucket of a source. Returns the source's tag.
+    #[inline(always)]
+    pub fn fetch(self, source: SourceKey) -> u64 {
+        let tag = self.sources.tag(source);
+        dpdk::prefetch(&raw const *self.sources.line(tag));
+        tag
+    }
+
+    /// Charges a packet of this length, in bytes, of the source with this tag; returns true if its rate admits it.
+    #[inline(always)]
+    pub fn admits(self, tag: u64, length: usize, now: u64) -> bool {
+        self.rate.take(self.sources.bucket(tag, now).0, length, now)
     }
 }
 
@@ -330,11 +349,10 @@ impl Sources {
         Self { lengths, seed, lines, seconds: (0..seconds).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// The buckets of a source; without colours there is no second one, and it is the first. Two forwarders that see
+    /// The buckets of the source with this tag; without colours there is no second one, and it is the first. Two forwarders that see
     /// a new source at the same moment may take two, which gives it one burst more.
     #[inline]
-    fn bucket(&self, source: SourceKey, now: u64) -> (&AtomicU64, &AtomicU64) {
-        let tag = self.tag(source);
+    fn bucket(&self, tag: u64, now: u64) -> (&AtomicU64, &AtomicU64) {
         let place = self.place(tag);
         let line = &self.lines[place];
         let second = |way: usize| self.seconds.get(place * WAYS + way);
@@ -357,7 +375,8 @@ impl Sources {
 
     #[inline]
     fn place(&self, tag: u64) -> usize {
-        (tag >> 32) as usize % self.lines.len()
+        const { assert!((SOURCES / WAYS).is_power_of_two()) };
+        (tag >> 32) as usize % (SOURCES / WAYS)
     }
 
     #[inline]

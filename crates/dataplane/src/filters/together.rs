@@ -3,9 +3,9 @@
 //! Most packets of a batch meet few rules, and most rules do nothing but decide. The packets of such a rule are
 //! counted once, charged to its rate once, and leave by one output. A rate that admits a number of packets together
 //! admits each of them one after the other, so nothing is lost by asking once; only if it refuses are packets charged
-//! one by one.
+//! one by one. Rates by source are charged one by one, after the memory of all of them has been asked for.
 
-use super::police::Policer;
+use super::police::BySource;
 use super::{Counted, Filtered, Judgement, Reader, count_all, judgement};
 use crate::batch::{BATCH_MAX, Batch, ETHERNET};
 use crate::mask::Mask;
@@ -53,23 +53,27 @@ impl<A: Filtered> Reader<A> {
             let same = rest & places_of(found, rule);
             rest = rest.without(same);
             let slots = slots(packets, same);
-            match self.judge_rule(filter, rule, batch, (slots, same)) {
-                Some(judgement) => decided[judgement as usize] |= slots,
+            match self.judge_rule(filter, rule, batch, (packets, slots, same)) {
+                Some((judgement, refused)) => {
+                    decided[judgement as usize] |= slots.without(refused);
+                    decided[Judgement::Police as usize] |= refused;
+                }
                 None => single |= same,
             }
         }
         Together { decided, places: single | rest }
     }
 
-    /// Returns the judgement of a rule on all of its packets, which are counted; `None`: each has its own.
+    /// Returns the judgement of a rule on all of its packets, which are counted, and those above the rates of their
+    /// sources; `None`: each packet is judged by itself.
     #[inline(always)]
     fn judge_rule(
         &self,
         filter: &Counted,
         rule: u32,
         batch: &Batch,
-        (slots, places): (Mask, Mask),
-    ) -> Option<Judgement> {
+        (all, slots, places): (Mask, Mask, Mask),
+    ) -> Option<(Judgement, Mask)> {
         let Counted { table, hits } = filter;
         let verdict = table.verdict(rule);
         if verdict.is_treated && !verdict.is_only_policed {
@@ -77,23 +81,36 @@ impl<A: Filtered> Reader<A> {
         }
         let packets = slots.count();
         let bytes = bytes(batch, slots);
+        let mut refused = Mask::EMPTY;
         if verdict.is_only_policed
             && let Some(policer) = table.policer(rule)
-            && !self.charge(policer, (packets, bytes), batch.now, places)
         {
-            return None;
+            if let Some(sources) = policer.by_source() {
+                refused = self.charge_sources(sources, batch, (all, places));
+            } else if !policer.admits_all(packets as usize, bytes, batch.now) {
+                return None;
+            }
         }
         count_all(hits, rule, (packets, bytes), batch.now);
-        Some(judgement(verdict.action))
+        Some((judgement(verdict.action), refused))
     }
 
-    /// Charges a rate for packets with so many bytes together, or nothing. Of rates by source the buckets are fetched.
-    fn charge(&self, of: &Policer, (packets, bytes): (u32, usize), now: u64, places: Mask) -> bool {
-        if of.is_by_source() {
-            places.slots().for_each(|place| of.prefetch(A::source(self.fields.source(place))));
-            return false;
+    /// Charges the rates of sources for the packets at these places; returns the slots of those that are refused. All
+    /// buckets are fetched first.
+    fn charge_sources(&self, of: BySource<'_>, batch: &Batch, (all, places): (Mask, Mask)) -> Mask {
+        let mut tags = [0; BATCH_MAX];
+        for place in places.slots() {
+            tags[place] = of.fetch(A::source(self.fields.source(place)));
         }
-        of.admits_all(packets as usize, bytes, now)
+        let admits = |place: usize, slot: usize| {
+            let length = batch.len(slot).saturating_sub(ETHERNET);
+            of.admits(tags[place], length, batch.now)
+        };
+        if all.as_first().is_some() {
+            return places.slots().filter(|&slot| !admits(slot, slot)).collect();
+        }
+        let refused = ways(all, places).filter(|&(place, slot)| !admits(place, slot));
+        refused.map(|(_, slot)| slot).collect()
     }
 }
 

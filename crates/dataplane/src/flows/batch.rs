@@ -3,7 +3,7 @@
 use acl::{Fields, State};
 
 use super::key::{Identity, Part, unpack};
-use super::table::{Candidates, Found, Mark, Packet};
+use super::table::{Candidates, Found, Mark, Packet, Table};
 use super::{FlowTable, Kept};
 use crate::head::ETHERNET;
 use crate::mask::BATCH_MAX;
@@ -15,6 +15,14 @@ struct Lookup<A: Kept> {
     hash: u64,
     candidates: Candidates,
     found: Option<Found>,
+}
+
+impl<A: Kept> Lookup<A> {
+    #[cold]
+    fn set_other(&mut self, table: &Table<A>, frame: &[u8], vrf: u16) {
+        self.identity = Identity::of_frame(frame, vrf);
+        self.hash = table.hash(&self.identity.key.words);
+    }
 }
 
 /// The packets of a batch in their order.
@@ -42,8 +50,14 @@ impl<A: Kept> Lookups<A> {
         let clock = flows.clock(now);
         let lookups = &mut self.0[..fields.len().min(BATCH_MAX)];
         for ((place, lookup), (vrf, frame)) in lookups.iter_mut().enumerate().zip(packets) {
-            lookup.identity = Identity::of(fields, place, vrf, frame);
-            lookup.hash = table.hash(&lookup.identity.key.words);
+            match Identity::of_plain(fields, place, vrf) {
+                // Hashed before it is written: what was just written in parts cannot be read as a whole at once.
+                Some(identity) => {
+                    lookup.hash = table.hash(&identity.key.words);
+                    lookup.identity = identity;
+                }
+                None => lookup.set_other(table, frame(), vrf),
+            }
             table.prefetch(lookup.hash);
         }
         for lookup in &mut *lookups {

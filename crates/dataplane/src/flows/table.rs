@@ -34,9 +34,6 @@ const BUSY: u16 = 1;
 const LANES: u64 = 0x0001_0001_0001_0001;
 const HIGHS: u64 = LANES << 15;
 
-/// Moves bits 0, 16, 32 and 48 to bits 48 to 51.
-const GATHER: u64 = 1 << 48 | 1 << 33 | 1 << 18 | 1 << 3;
-
 type Bucket = [AtomicU64; WAYS / TAGS];
 
 /// Slots of a bucket with the tag of a hash.
@@ -44,14 +41,17 @@ type Bucket = [AtomicU64; WAYS / TAGS];
 pub(crate) struct Candidates {
     /// The bucket's first slot.
     first: u32,
-    /// One bit for each slot.
-    slots: u32,
+    /// One bit for each slot: bit 12 for the first tag of the first word, 13 for that of the second, 28 for the second
+    /// tag of the first word. Tags of different words meet no bits of each other, so the words are joined as they are.
+    slots: u64,
 }
 
 impl Candidates {
     #[inline(always)]
     fn next(self) -> Option<usize> {
-        (self.slots != 0).then(|| (self.first + self.slots.trailing_zeros()) as usize)
+        let bit = self.slots.trailing_zeros();
+        let slot = bit % TAGS as u32 * TAGS as u32 + bit / u16::BITS;
+        (self.slots != 0).then_some((self.first + slot) as usize)
     }
 }
 
@@ -280,11 +280,9 @@ impl<A: Tracked> Table<A> {
         let mut slots = 0;
         for (place, word) in self.buckets[bucket].iter().enumerate() {
             let differs = word.load(Ordering::Acquire) ^ wanted;
-            // The top bit of each lane that is 0, and rarely of another; then these four side by
-            // side.
-            let equal = (differs.wrapping_sub(LANES) & !differs & HIGHS) >> 15;
-            let four = equal.wrapping_mul(GATHER) >> 48 & 0xf;
-            slots |= (four as u32) << (place * TAGS);
+            // The top bit of each lane that is 0, and rarely of another.
+            let equal = differs.wrapping_sub(LANES) & !differs & HIGHS;
+            slots |= equal >> (WAYS / TAGS - 1 - place);
         }
         let candidates = Candidates { first: (bucket * WAYS) as u32, slots };
         if let Some(slot) = candidates.next() {

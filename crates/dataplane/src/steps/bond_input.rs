@@ -22,7 +22,7 @@ use crate::head::ethernet;
 use crate::mask::Mask;
 use crate::reason::{DropReason, PuntReason};
 use crate::tables::Tables;
-use crate::traffic::{Block, Tally};
+use crate::traffic::{Block, count};
 
 const OK: usize = 0;
 const SLOW_PROTOCOL: usize = 1;
@@ -72,10 +72,7 @@ impl Step for BondInput {
             return;
         }
         out[OK] = others;
-        let mut tally = Tally::new(&self.block);
-        for i in others.slots() {
-            tally.add(bond.interface().index(), batch.len(i));
-        }
+        count(&self.block, bond.interface(), (others.count(), batch.bytes_of(others)));
     }
 }
 

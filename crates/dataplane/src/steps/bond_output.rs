@@ -13,7 +13,7 @@
 //! The step is in the default graph only if there are bonds. It counts frames by bond (`show
 //! interfaces`). Source: IEEE 802.1AX-2014 6.2.4 (frame distribution).
 
-use crate::batch::{BATCH_MAX, Batch};
+use crate::batch::Batch;
 use crate::bond::Spreader;
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
@@ -23,6 +23,9 @@ use crate::tables::Tables;
 
 const TRANSMIT: usize = 0;
 const BOND_DOWN: usize = 1;
+
+/// The egress interfaces of a batch whose frames are treated together.
+const TOGETHER: usize = 8;
 
 pub(super) const OUTPUTS: &[Output] =
     &[Output::next("transmit"), Output::Drop(DropReason::BondDown)];
@@ -35,6 +38,37 @@ impl BondOutput {
     pub fn new(tables: &Tables) -> Self {
         Self(Spreader::of(&tables.shared, tables.flows))
     }
+
+    /// Selects the ports of frames of one bond, and counts them; returns those that no port takes.
+    #[inline(always)]
+    fn select(&self, batch: &mut Batch, frames: Mask, interface: u16) -> Mask {
+        let Some(port_of) = self.0.ports_of(interface) else { return frames };
+        let (mut failed, mut bytes) = (Mask::EMPTY, 0);
+        for i in frames.slots() {
+            match port_of(batch.frame(i)) {
+                Some(port) => {
+                    batch.out_interface[i] = port.index() as u16;
+                    bytes += batch.len(i) as u64;
+                }
+                None => failed |= Mask::when(true, i),
+            }
+        }
+        self.0.count(interface, (frames.without(failed).count(), bytes));
+        failed
+    }
+
+    /// [`Self::select`] for frames one by one, of any interfaces.
+    #[inline(never)]
+    fn select_each(&self, batch: &mut Batch, frames: Mask) -> Mask {
+        let mut failed = Mask::EMPTY;
+        for i in frames.slots() {
+            let interface = batch.out_interface[i];
+            if usize::from(interface) >= MAX_PORTS {
+                failed |= self.select(batch, Mask::when(true, i), interface);
+            }
+        }
+        failed
+    }
 }
 
 impl Step for BondOutput {
@@ -43,19 +77,17 @@ impl Step for BondOutput {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        let bonded = input.filter(|i| usize::from(batch.out_interface[i]) >= MAX_PORTS);
         let mut failed = Mask::EMPTY;
-        let mut tally = self.0.tally();
-        for i in bonded.slots() {
-            let i = i & (BATCH_MAX - 1);
-            let interface = batch.out_interface[i];
-            match self.0.port_of(interface, batch.frame(i)) {
-                Some(port) => {
-                    batch.out_interface[i] = port.index() as u16;
-                    tally.add(interface.into(), batch.len(i));
-                }
-                None => failed |= Mask::when(true, i),
+        let mut rest = input;
+        for _ in 0..TOGETHER {
+            let Some((interface, frames)) = batch.first_egress(rest) else { break };
+            rest = rest.without(frames);
+            if usize::from(interface) >= MAX_PORTS {
+                failed |= self.select(batch, frames, interface);
             }
+        }
+        if !rest.is_empty() {
+            failed |= self.select_each(batch, rest);
         }
         out[TRANSMIT] = input.without(failed);
         out[BOND_DOWN] = failed;

@@ -8,7 +8,7 @@
 //! | `ip4` | Ethertype 0x0800, to the MAC of this port, a virtual MAC of the interface (see `virtual_macs`) or a multicast MAC |
 //! | `ip6` | Ethertype 0x86dd, likewise |
 //! | punt `arp` | Ethertype 0x0806, likewise |
-//! | punt `non-ip` | anything else to a group of a link protocol (LLDP, LACP, IS-IS), if the port has a host interface |
+//! | punt `non-ip` | anything else to a group of a link protocol (LLDP, LACP, IS-IS), if the interface has a host interface |
 //! | drop `runt` | shorter than Ethernet and the minimal header of its protocol |
 //! | drop `not-for-us` | sent to another host's MAC (the port is promiscuous, or on a hub) |
 //! | drop `vlan-unknown` | tagged (0x8100, 0x88a8, or by a tag that the device stripped), and the port has no VLAN with these tags (see `vlan-input`). Also after a priority tag |
@@ -172,8 +172,9 @@ fn sort_unusual(batch: &mut Batch, input: Mask, step: &Classify, out: &mut Outpu
     }
     out[ARP] = others & kinds.arp;
     let unknown = others.without(kinds.arp);
-    if batch.own.host && !(unknown & kinds.multicast).is_empty() {
-        out[NON_IP] = link_protocols(batch, unknown);
+    let to_groups = unknown & kinds.multicast;
+    if !to_groups.is_empty() {
+        out[NON_IP] = link_protocols(batch, to_groups);
     }
     out[UNKNOWN_ETHERTYPE] = unknown.without(out[NON_IP]);
 }
@@ -208,19 +209,19 @@ fn remove_priority_tags(batch: &mut Batch, input: Mask) {
         (ethertype == VLAN) & (tci & vlan::ID == 0)
     };
     for i in input.filter(is_tagged).slots() {
-        batch.keep_priority(i);
+        batch.keep_tag(i);
         batch.untagged |= Mask::when(true, i);
         // A frame too short for the removal stays unchanged, and is dropped.
         batch.remove_tags(i, 1);
     }
 }
 
-/// The frames to a group of a link protocol.
+/// The frames to a group of a link protocol, on interfaces that have a host interface.
 fn link_protocols(batch: &Batch, frames: Mask) -> Mask {
     let mut found = Mask::EMPTY;
     for i in frames.slots() {
         let &[a, b, c, d, e, f, ..] = batch.head(i);
-        found |= Mask::when(is_link_group([a, b, c, d, e, f]), i);
+        found |= Mask::when(is_link_group([a, b, c, d, e, f]) && batch.info(i).host, i);
     }
     found
 }
@@ -343,5 +344,10 @@ mod tests {
         assert_eq!(result["unknown-ethertype"], [2, 3]);
         let (result, _) = run_step(&mut Classify::default(), &frames);
         assert_eq!(result["unknown-ethertype"], [0, 1, 2, 3]);
+        let (result, _) = run_step_on(&mut Classify::default(), &frames, |batch| {
+            batch.own.host = true;
+            batch.set_interface(1, InterfaceId::new(64).unwrap());
+        });
+        assert_eq!(result["non-ip"], [0], "the other one came by an interface without one");
     }
 }

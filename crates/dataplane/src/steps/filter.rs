@@ -448,6 +448,43 @@ mod tests {
     }
 
     #[test]
+    fn each_source_has_its_rate_and_all_packets_count() {
+        let once = Police {
+            rate: 1,
+            burst: 1,
+            bytes: false,
+            per_source: Some(SourceLengths::default()),
+            colours: None,
+        };
+        let udp = Matches { protocol: vec![17], ..Matches::default() };
+        let filter = Filter {
+            name: "f".into(),
+            rules: vec![rule(udp, Action::Accept)],
+            default: Action::Drop,
+        };
+        let treatments = vec![Treatment { police: Some(once), ..Treatment::default() }];
+        let spec = FilterSpec { filter, treatments, targets: vec![] };
+        let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
+        let tables = TestTables::every_kind();
+        tables.filters.set(Filters { tables: vec![Some(table.clone())], ..Filters::default() });
+        let from = |host: u8| {
+            FrameBuilder::ip4().source4(&format!("192.0.2.{host}")).udp(1, 2, b"x").build()
+        };
+        let frames = [1, 2, 1, 9, 3, 2, 1].map(from);
+        let mut step = FilterIn::<Ipv4Addr>::new(&tables);
+        let (result, batch) = run_step_on(&mut step, &frames, |batch| {
+            batch.own.features = Features::NONE.with(FILTER_IN, 1);
+            batch.now = 1 << 40;
+            // The fourth comes by an interface without a filter, so packets have other places than slots.
+            batch.interfaces = vec![InterfaceInfo::NONE; 65];
+            batch.set_interface(3, InterfaceId::new(64).unwrap());
+        });
+        assert_eq!((&result["ok"], &result["policed"]), (&vec![0, 1, 3, 4], &vec![2, 5, 6]));
+        let bytes = 6 * (batch.len(0) - ETHERNET) as u64;
+        assert_eq!((table.hits()[0].packets, table.hits()[0].bytes), (6, bytes));
+    }
+
+    #[test]
     fn an_interface_without_a_filter_lets_all_pass_and_one_with_a_missing_filter_none() {
         let (tables, _) = tables();
         for (number, output) in [(0, "ok"), (1, "filtered"), (9, "filtered")] {

@@ -12,6 +12,10 @@
 //! belong to no VLAN: `classify` removes them. The step is in the default graph only if a port has
 //! VLANs. It counts frames by interface (`show interfaces`). Source: IEEE 802.1Q 9.3 to 9.6,
 //! 802.1ad.
+//!
+//! The frames of a batch usually have the tags of the first one: a comparison of eight bytes tells, and the table is
+//! read once for them. Then they are all on one interface, which is the batch's from there on, as if its port had no
+//! VLANs. Of several interfaces, the first four are treated so, and the frames of others one by one.
 
 use wire::ethernet::TAG_LEN;
 
@@ -25,6 +29,9 @@ use crate::vlan::{ID, Identity, OnPort, TagProtocol, Untagger, identity};
 
 const OK: usize = 0;
 
+/// The interfaces of a batch whose frames are treated together. Each costs a look at all frames that are left.
+const TOGETHER: usize = 4;
+
 pub(super) const OUTPUTS: &[Output] = &[Output::next("ok")];
 
 /// See the module's documentation.
@@ -34,6 +41,36 @@ impl VlanInput {
     /// Creates it for the VLANs in these tables.
     pub fn new(tables: &Tables) -> Self {
         Self(Untagger::of(&tables.vlans))
+    }
+
+    /// Treats the frames with the tags of the first one together. Returns the others: all if that one has no tags of a
+    /// VLAN.
+    #[inline(always)]
+    fn untag_alike(&self, batch: &mut Batch, frames: Mask, vlans: OnPort<'_>) -> Mask {
+        let Some(first) = frames.slots().next() else { return frames };
+        let Some(pattern) = vlans.pattern(batch.keep_tag(first)) else { return frames };
+        let alike = frames.filter(|i| pattern.fits(batch.keep_tag(i)));
+        let untagged = batch.remove_tags_of(alike, pattern.tags);
+        batch.set_interface_of(untagged, pattern.interface);
+        self.0.count(pattern.interface, batch, untagged);
+        batch.untagged |= untagged;
+        // Those too short for their tags are among the others.
+        frames.without(untagged)
+    }
+
+    /// Treats frames of several interfaces: those with the tags of many others together, the rest one by one.
+    #[inline(never)]
+    fn untag_mixed(&self, batch: &mut Batch, frames: Mask, vlans: OnPort<'_>) {
+        let mut tagged = frames.filter(|i| is_tag(bytes::<12, 2>(batch.head(i))));
+        // Also those whose tags stay: their packets are dropped, or `classify` removes a priority tag.
+        batch.untagged |= tagged;
+        for _ in 1..TOGETHER {
+            tagged = self.untag_alike(batch, tagged, vlans);
+        }
+        let mut tally = self.0.tally();
+        for i in tagged.slots() {
+            untag(batch, i, vlans, &mut tally);
+        }
     }
 
     /// Assigns a frame whose outer tag the device stripped to its VLAN, as [`untag`] does.
@@ -56,8 +93,8 @@ impl VlanInput {
 /// Assigns a tagged frame to its VLAN's interface, if there is one, and removes the tags.
 #[inline(always)]
 fn untag(batch: &mut Batch, slot: usize, vlans: OnPort<'_>, tally: &mut Tally<'_>) {
+    batch.keep_tag(slot);
     let Some(outer) = tag::<12>(batch, slot) else { return };
-    batch.keep_priority(slot);
     let Some((interface, tags)) = vlans.ingress(outer, || tag::<16>(batch, slot)) else { return };
     if batch.remove_tags(slot, tags) {
         batch.set_interface(slot, interface);
@@ -74,14 +111,10 @@ impl Step for VlanInput {
         out[OK] = input;
         let Some(vlans) = self.0.vlans.on(batch.in_port) else { return };
         let stripped = input & batch.vlan_stripped();
-        let tagged = input.without(stripped).filter(|i| is_tag(bytes::<12, 2>(batch.head(i))));
-        let mut tally = self.0.tally();
-        for i in tagged.slots() {
-            untag(batch, i, vlans, &mut tally);
+        let rest = self.untag_alike(batch, input.without(stripped), vlans);
+        if !rest.is_empty() {
+            self.untag_mixed(batch, rest, vlans);
         }
-        // Also those whose tags stay: their packets are dropped, or `classify` removes a priority tag.
-        batch.untagged |= tagged;
-        drop(tally);
         for i in stripped.slots() {
             self.untag_stripped(batch, i, vlans);
         }
@@ -107,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::bond::Bonds;
-    use crate::interface::InterfaceId;
+    use crate::interface::{InterfaceId, InterfaceInfo};
     use crate::port::{PortId, PortSet};
     use crate::testing::{FrameBuilder, TestTables, run_step_on, tagged};
     use crate::vlan::{Tag, Tags, Vlan, Vlans};
@@ -163,6 +196,71 @@ mod tests {
         assert_eq!(batch.frame(9), tagged(&ip4, Q, 9));
         let traffic = tables.vlans.traffic(InterfaceId::new(66).unwrap());
         assert_eq!((traffic.rx_packets, traffic.rx_bytes), (2, 2 * ip4.len() as u64 + 4));
+    }
+
+    #[test]
+    fn frames_of_one_vlan_have_its_interface_together() {
+        let ip4 = FrameBuilder::ip4().build();
+        let frame = |priority: u16| tagged(&tagged(&ip4, Q, 7), AD, priority << 13 | 6);
+        let (mut step, tables) = step();
+        let frames = [frame(0), frame(3), frame(7)];
+        let (_, batch) = run_step_on(&mut step, &frames, |batch| {
+            batch.interfaces = vec![InterfaceInfo::NONE; 67];
+            batch.interfaces[66].mtu = 1234;
+        });
+        assert_eq!((batch.own.mtu, batch.interface(1).index()), (1234, 66));
+        assert_eq!([0, 1, 2].map(|slot| batch.frame(slot)), [&ip4[..]; 3]);
+        assert_eq!([0, 1, 2].map(|slot| batch.priority(slot)), [0, 3, 7]);
+        let traffic = tables.vlans.traffic(InterfaceId::new(66).unwrap());
+        assert_eq!((traffic.rx_packets, traffic.rx_bytes), (3, 3 * ip4.len() as u64));
+    }
+
+    /// On port 0: VLANs 1 to 6 are 64 to 69, 7 in VLAN 3 is 70, 8 in service VLAN 1 is 71.
+    fn many() -> VlanInput {
+        let tag = |protocol, id| Tag { protocol, id, priority: 0 };
+        let vlan = |number, outer, inner| Vlan {
+            interface: InterfaceId::new(number).unwrap(),
+            lower: InterfaceId::FIRST,
+            tags: Tags { outer, inner },
+        };
+        let customer = |id| tag(TagProtocol::Dot1q, id);
+        let mut all: Vec<_> = (1..=6).map(|id| vlan(63 + id, customer(id), None)).collect();
+        all.push(vlan(70, customer(3), Some(customer(7))));
+        all.push(vlan(71, tag(TagProtocol::Dot1ad, 1), Some(customer(8))));
+        let tables = TestTables::every_kind();
+        tables.vlans.set(Arc::new(Vlans::new(&all, PortSet::EMPTY, &Bonds::default())));
+        VlanInput::new(&tables)
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_frame_s_vlan_does_not_depend_on_the_others(
+            kinds in proptest::collection::vec((0usize..13, 0usize..3), 1..=64),
+        ) {
+            let ip4 = FrameBuilder::ip4().build();
+            let (q, ad) = (|id| tagged(&ip4, Q, id), |id| tagged(&ip4, AD, id));
+            let frame = |(kind, cut): (usize, usize)| {
+                let frame = match kind {
+                    0 => ip4.clone(),
+                    1..=8 => q(kind as u16),
+                    9 => tagged(&q(7), Q, 3),
+                    10 => tagged(&q(8), AD, 1),
+                    11 => tagged(&q(9), AD, 0xe001),
+                    _ => ad(2),
+                };
+                let len = [frame.len(), 21, 17][if cut == 0 || kind % 4 != 1 { 0 } else { cut }];
+                frame[..len].to_vec()
+            };
+            let frames: Vec<_> = kinds.into_iter().map(frame).collect();
+            let mut step = many();
+            let (_, batch) = run_step_on(&mut step, &frames, |_| ());
+            for (slot, frame) in frames.iter().enumerate() {
+                let (_, alone) = run_step_on(&mut step, std::slice::from_ref(frame), |_| ());
+                proptest::prop_assert_eq!(batch.interface(slot), alone.interface(0));
+                proptest::prop_assert_eq!(batch.frame(slot), alone.frame(0));
+                proptest::prop_assert_eq!(batch.priority(slot), alone.priority(0));
+            }
+        }
     }
 
     #[test]

@@ -12,8 +12,11 @@
 //! Packets of the slow path and copies of multicast packets get their tags when they are created.
 //! The step is in the default graph only if a port has VLANs. It counts frames by interface (`show
 //! interfaces`). Source: IEEE 802.1Q 9.3 to 9.6, 802.1ad.
+//!
+//! The frames of an interface are treated together: its tags are read once, and are one store a frame. Frames of further
+//! interfaces, if a batch has many, are treated one by one.
 
-use crate::batch::{BATCH_MAX, Batch};
+use crate::batch::Batch;
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::port::MAX_PORTS;
@@ -24,6 +27,9 @@ use crate::vlan::Tagger;
 const TRANSMIT: usize = 0;
 const NO_BUFFER: usize = 1;
 const PORT_DOWN: usize = 2;
+
+/// The egress interfaces of a batch whose frames are treated together.
+const TOGETHER: usize = 8;
 
 pub(super) const OUTPUTS: &[Output] = &[
     Output::next("transmit"),
@@ -39,6 +45,19 @@ impl VlanOutput {
     pub fn new(tables: &Tables) -> Self {
         Self(tables.tagger())
     }
+
+    /// Tags frames one by one; returns those for which it failed.
+    #[inline(never)]
+    fn tag_each(&self, batch: &mut Batch, frames: Mask) -> Mask {
+        let mut failed = Mask::EMPTY;
+        for i in frames.slots() {
+            let interface = batch.out_interface[i];
+            if usize::from(interface) >= MAX_PORTS {
+                failed |= self.0.tag_in(batch, Mask::when(true, i), interface);
+            }
+        }
+        failed
+    }
 }
 
 impl Step for VlanOutput {
@@ -47,15 +66,17 @@ impl Step for VlanOutput {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        let tagged = input.filter(|i| usize::from(batch.out_interface[i]) >= MAX_PORTS);
         let mut failed = Mask::EMPTY;
-        let mut tally = self.0.tally();
-        for i in tagged.slots() {
-            let interface = batch.out_interface[i & (BATCH_MAX - 1)];
-            match self.0.tag_in(batch, i, interface, &mut tally) {
-                Some(lower) => batch.out_interface[i & (BATCH_MAX - 1)] = lower.index() as u16,
-                None => failed |= Mask::when(true, i),
+        let mut rest = input;
+        for _ in 0..TOGETHER {
+            let Some((interface, frames)) = batch.first_egress(rest) else { break };
+            rest = rest.without(frames);
+            if usize::from(interface) >= MAX_PORTS {
+                failed |= self.0.tag_in(batch, frames, interface);
             }
+        }
+        if !rest.is_empty() {
+            failed |= self.tag_each(batch, rest);
         }
         if !failed.is_empty() {
             failed = failed.filter(|i| !self.0.has_bond(batch.out_interface[i]));
@@ -76,6 +97,40 @@ mod tests {
     use crate::port::PortSet;
     use crate::testing::{FrameBuilder, TestTables, run_step_on, tagged};
     use crate::vlan::{Tag, TagProtocol, Tags, Vlan, Vlans};
+
+    #[test]
+    fn frames_of_more_interfaces_than_are_treated_together_get_their_own_tags() {
+        let vlan = |number: u16| Vlan {
+            interface: InterfaceId::new(64 + number).unwrap(),
+            lower: InterfaceId::new(number % 4).unwrap(),
+            tags: Tags {
+                outer: Tag { protocol: TagProtocol::Dot1q, id: 1 + number, priority: 0 },
+                inner: None,
+            },
+        };
+        let tables = TestTables::every_kind();
+        let all: Vec<_> = (0..20).map(vlan).collect();
+        tables.vlans.set(Arc::new(Vlans::new(&all, PortSet::EMPTY, &Bonds::default())));
+        let ip4 = FrameBuilder::ip4().build();
+        let (result, batch) =
+            run_step_on(&mut VlanOutput::new(&tables), &vec![ip4.clone(); 60], |batch| {
+                for slot in 0..60 {
+                    batch.out_interface[slot] =
+                        if slot % 7 == 3 { 2 } else { 64 + slot as u16 % 20 };
+                }
+            });
+        assert_eq!(result["transmit"].len(), 60);
+        for slot in 0..60 {
+            let number = slot as u16 % 20;
+            let (port, frame) = match slot % 7 {
+                3 => (2, ip4.clone()),
+                _ => (number % 4, tagged(&ip4, 0x8100, 1 + number)),
+            };
+            assert_eq!((batch.out_interface[slot], batch.frame(slot)), (port, &frame[..]));
+        }
+        let traffic = |n| tables.vlans.traffic(InterfaceId::new(n).unwrap());
+        assert_eq!((traffic(64).tx_packets, traffic(83).tx_bytes), (3, 2 * ip4.len() as u64));
+    }
 
     #[test]
     fn frames_get_the_tags_of_their_vlan_and_leave_by_its_port() {
