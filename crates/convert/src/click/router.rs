@@ -27,9 +27,10 @@
 //!
 //! An element that is no part of the pattern is an error, as its work would not be done.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use ::click::args::Args;
 use ::click::text::{first_word, split_words};
 use ::click::{Error, Errors};
 use ipnet::Ipv4Net;
@@ -38,16 +39,15 @@ use ::click::kinds;
 use ::click::names::Scope;
 
 use super::arguments;
-use super::elements::{LOOKUPS, Route, device, routes};
-use super::graph::{Devices, devices};
-use super::handlers::{Become, Becomes, by_devices};
+use super::elements::{LOOKUPS, Route, Step, device, is_shaper, routes};
+use super::graph::{Devices, Part, devices, lock_notes};
+use super::handlers::{Become, Becomes};
 use super::lua::{Statements, Value};
 use super::net::Net;
 
 /// Classes that only an IP router has.
-const OF_ROUTERS: [&str; 8] = [
+const OF_ROUTERS: [&str; 7] = [
     "ARPQuerier",
-    "ARPQuerier2",
     "ICMPError",
     "IPGWOptions",
     "IPFragmenter",
@@ -57,7 +57,7 @@ const OF_ROUTERS: [&str; 8] = [
 ];
 
 /// Classes on the path to the table whose work is done anyway.
-const INPUT: [&str; 13] = [
+const INPUT: [&str; 12] = [
     "Paint",
     "Strip",
     "CheckIPHeader",
@@ -70,11 +70,10 @@ const INPUT: [&str; 13] = [
     "Counter",
     "Print",
     "IPPrint",
-    "AverageCounter",
 ];
 
 /// Likewise behind the table.
-const OUTPUT: [&str; 13] = [
+const OUTPUT: [&str; 12] = [
     "DropBroadcasts",
     "FixIPSrc",
     "DecIPTTL",
@@ -85,18 +84,58 @@ const OUTPUT: [&str; 13] = [
     "Counter",
     "Print",
     "IPPrint",
-    "AverageCounter",
     "Unqueue",
     "CheckIPHeader",
 ];
 
+/// Classes that become steps: in front of the table, and between it and the `ARPQuerier`s.
+const STEPS: [&str; 19] = [
+    "IPFilter",
+    "IPClassifier",
+    "Classifier",
+    "CheckPaint",
+    "PaintSwitch",
+    "Switch",
+    "StaticSwitch",
+    "RoundRobinSwitch",
+    "RandomSwitch",
+    "HashSwitch",
+    "StrideSwitch",
+    "RandomSample",
+    "RatedSplitter",
+    "BandwidthRatedSplitter",
+    "CheckLength",
+    "CheckTCPHeader",
+    "CheckUDPHeader",
+    "CheckICMPHeader",
+    "SetIPDSCP",
+];
+
+/// Likewise, behind an `ARPQuerier`: they hold packets, or choose where these are held. Few packets of the slow path pass
+/// them, so none is here to refuse packets.
+const STEPS_IN_FRONT_OF_DEVICES: [&str; 14] = [
+    "RED",
+    "DelayShaper",
+    "DelayUnqueue",
+    "RoundRobinSched",
+    "SimpleRoundRobinSched",
+    "PrioSched",
+    "SimplePrioSched",
+    "DRRSched",
+    "StrideSched",
+    "PullSwitch",
+    "Classifier",
+    "IPClassifier",
+    "PaintSwitch",
+    "HashSwitch",
+];
+
 /// Classes that take packets for the router itself.
-const LOCAL: [&str; 8] = [
+const LOCAL: [&str; 7] = [
     "ToHost",
     "ToHostSniffers",
     "KernelTun",
     "KernelTap",
-    "KernelTunnel",
     "ICMPPingResponder",
     "IPReassembler",
     "IPClassifier",
@@ -118,7 +157,7 @@ pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<Beco
         return Err(net.error(second, "a second routing table is not supported yet").into());
     }
     let devices = devices(net)?;
-    let mut router = Router { net, table, reached: HashSet::from([table]), ports: BTreeMap::new() };
+    let mut router = Router::new(net, table);
     let routes = routes(net, table).map_err(|message| net.error(table, &message))?;
     let mut errors = Vec::new();
     let mut keep = |found: Result<(), Error>| errors.extend(found.err());
@@ -150,10 +189,17 @@ pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<Beco
             errors.push(net.error(table, &message));
         }
     }
+    errors.extend(router.unlike(&routes));
     Errors::check(errors)?;
     router.others(statements)?;
+    router.notes(&routes, &ways, statements);
     router.print(&devices, &routes, &ways, statements);
-    Ok(router.becomes(&devices, &ways))
+    let mut becomes = router.part(&devices, &routes).splice(net, &devices, statements)?;
+    lock_notes(net, statements);
+    if !router.has_steps_behind {
+        router.becomes(&devices, &ways, &mut becomes);
+    }
+    Ok(becomes)
 }
 
 /// The destination of an output of the table.
@@ -162,6 +208,8 @@ enum TableOutput {
     Device(String, Hop),
     Local,
     Drop,
+    /// Refused with an ICMP error, by a route with this setting.
+    Refuse(&'static str),
 }
 
 /// The next hop of packets that leave by a device.
@@ -187,38 +235,126 @@ struct Port {
 struct Router<'a> {
     net: &'a Net<'a>,
     table: usize,
-    /// Elements that are part of the pattern.
+    /// Elements that are part of the pattern, or become steps.
     reached: HashSet<usize>,
     /// By device.
     ports: BTreeMap<String, Port>,
+    /// Elements that become steps.
+    steps: HashSet<usize>,
+    /// Some of them are between the table and an `ARPQuerier`, or `ToHost`.
+    has_steps_behind: bool,
+    /// Elements of devices to which packets come without a decremented TTL.
+    without_ttl: BTreeSet<usize>,
+    /// Those with devices, not yet ports.
+    part: Part,
+    /// Addresses and MACs that must be the router's.
+    own: Vec<(usize, Own)>,
 }
 
-impl Router<'_> {
+/// Something of an element that must be as with the rest of the router.
+enum Own {
+    Address(Ipv4Addr),
+    /// The address is a broadcast address of a network.
+    Broadcast(Ipv4Addr),
+    /// The MAC is that of a device.
+    Mac(String, String),
+}
+
+impl<'a> Router<'a> {
+    fn new(net: &'a Net<'a>, table: usize) -> Self {
+        let (reached, part) = (HashSet::from([table]), Part::default());
+        let (ports, steps, own) = (BTreeMap::new(), HashSet::new(), Vec::new());
+        Self { net, table, reached, ports, steps, has_steps_behind: false, without_ttl: BTreeSet::new(), part, own }
+    }
+
     /// Follows packets from a device to the table.
     fn input(&mut self, from: usize) -> Result<(), Error> {
         self.reached.insert(from);
         let device = self.device(from)?;
         self.ports.entry(device.clone()).or_default();
-        let mut at = from;
-        let mut output = 0;
-        loop {
+        self.part.inward.push((from, device.clone()));
+        // Packets are known to be IP behind the first classifier.
+        let mut open = vec![(from, 0, false)];
+        while let Some((at, output, is_ip)) = open.pop() {
             let Some((next, _)) = self.net.target(at, output) else {
+                if self.steps.contains(&at) {
+                    continue;
+                }
                 return Err(self.net.error(at, "its packets lead nowhere"));
             };
-            if next == self.table {
-                return Ok(());
+            if self.net.class(next) == "ICMPError" {
+                self.refused_by((at, output), next)?;
+                continue;
             }
-            if !self.reached.insert(next) {
-                // Another device's packets came by, as far as the table.
-                return Ok(());
+            // Another device's packets came by, as far as the table.
+            if next == self.table || !self.reached.insert(next) {
+                continue;
             }
-            output = match self.net.class(next) {
-                "Classifier" => self.classifier(next, &device)?,
-                class if INPUT.contains(&class) => 0,
+            match self.net.class(next) {
+                "Classifier" if !is_ip => {
+                    let ip = self.classifier(next, &device)?;
+                    self.part.quiet.insert(next, ip);
+                    open.push((next, ip, true));
+                }
+                class if INPUT.contains(&class) || SHOWN.contains(&class) => {
+                    self.known(next)?;
+                    if class == "HostEtherFilter" {
+                        let mac = self.first_mac(next)?;
+                        let port = self.ports.entry(device.clone()).or_default();
+                        port.mac.get_or_insert_with(|| mac.clone());
+                        self.own.push((next, Own::Mac(device.clone(), mac)));
+                    }
+                    let is_framed = matches!(class, "HostEtherFilter" | "Null" | "Paint");
+                    let is_ip = is_ip || !is_framed && !SHOWN.contains(&class);
+                    open.push((next, 0, is_ip));
+                }
+                class if is_ip && STEPS.contains(&class) => {
+                    self.steps.insert(next);
+                    open.extend(self.net.targets(next).map(|(output, _)| (next, output, true)));
+                }
+                "Discard" | "Idle" if self.steps.contains(&at) => {}
                 _ => return Err(self.foreign(next)),
-            };
+            }
+        }
+        Ok(())
+    }
+
+    /// Leads packets that an element refuses to the step that answers as the `ICMPError` there does.
+    fn refused_by(&mut self, (at, output): (usize, usize), next: usize) -> Result<(), Error> {
+        if !self.steps.contains(&at) {
+            return Err(self.foreign(next));
+        }
+        self.reached.insert(next);
+        match self.icmp_error(next)? {
+            (UNREACHABLE, 9 | 10 | 13) => {
+                self.part.led.insert((at, output), "prohibit".to_owned());
+                self.back(next)
+            }
+            _ => Err(self.net.error(
+                next,
+                "of packets that an element refuses only unreachable with filterprohibited is supported",
+            )),
+        }
+    }
+
+    /// Follows an ICMP error back to the table, or to a device.
+    fn back(&mut self, from: usize) -> Result<(), Error> {
+        let mut at = from;
+        while let Some((next, _)) = self.net.target(at, 0) {
+            let class = self.net.class(next);
+            if next == self.table || !self.reached.insert(next) || class == "Discard" {
+                break;
+            }
+            let is_part = SHOWN.contains(&class)
+                || matches!(class, "Null" | "EtherEncap" | "ARPQuerier" | "ICMPError")
+                || self.net.is_queue(next)
+                || self.net.is_to_device(next);
+            if !is_part {
+                return Err(self.foreign(next));
+            }
             at = next;
         }
+        Ok(())
     }
 
     /// Follows all outputs of a classifier but that of IP packets, which it returns.
@@ -252,7 +388,7 @@ impl Router<'_> {
             let is_new = self.reached.insert(next);
             match self.net.class(next) {
                 "ARPResponder" => self.responder(next, device)?,
-                "ARPQuerier" | "ARPQuerier2" => {}
+                "ARPQuerier" => {}
                 "Tee" if is_new => open.extend((0..self.net.outputs(next)).map(|k| (next, k))),
                 "Tee" | "Discard" | "Idle" => {}
                 class if SHOWN.contains(&class) || self.net.is_queue(next) || class == "Null" => {
@@ -308,104 +444,381 @@ impl Router<'_> {
                 }
             }
         }
-        self.answers(element)
+        self.answers((element, 0))
     }
 
     /// Follows answers to a device.
-    fn answers(&mut self, from: usize) -> Result<(), Error> {
+    fn answers(&mut self, from: (usize, usize)) -> Result<(), Error> {
         let mut at = from;
-        while let Some((next, _)) = self.net.target(at, 0) {
+        while let Some((next, _)) = self.net.target(at.0, at.1) {
             let (is_new, class) = (self.reached.insert(next), self.net.class(next));
             if self.net.is_to_device(next) || class == "Discard" || !is_new {
                 return Ok(());
             }
-            if !self.net.is_queue(next)
-                && !SHOWN.contains(&class)
-                && class != "Null"
-                && class != "Unqueue"
-            {
+            let is_part = self.net.is_queue(next)
+                || SHOWN.contains(&class)
+                || matches!(class, "Null" | "Unqueue");
+            // Packets from the table pass it as well: see `output`.
+            if is_in_front_of_device(class) && self.net.sources(next).len() == 1 {
+                self.reached.remove(&next);
+                return Ok(());
+            }
+            if !is_part {
                 return Err(self.foreign(next));
             }
-            at = next;
+            at = (next, 0);
         }
         Ok(())
     }
 
     /// Follows packets from an output of the table.
     fn output(&mut self, output: usize) -> Result<TableOutput, Error> {
-        let (mut at, mut from) = (self.table, output);
+        let mut open = vec![(self.table, output, false)];
         let (mut path, mut seen) = (Path::default(), HashSet::new());
-        while let Some((next, _)) = self.net.target(at, from) {
+        while let Some((at, from, is_framed)) = open.pop() {
+            let Some((next, _)) = self.net.target(at, from) else {
+                path.is_dropped = true;
+                continue;
+            };
             self.reached.insert(next);
-            if !seen.insert(next) {
-                return Err(self.net.error(next, "packets pass it again and again"));
-            }
             let class = self.net.class(next);
+            if class == "ICMPError" {
+                self.refused((at, from), next, &mut path)?;
+                continue;
+            }
+            if matches!(class, "ARPQuerier" | "EtherEncap") || self.is_local(next) {
+                self.part.led.insert((at, from), "ip4-lookup".to_owned());
+            }
+            if !seen.insert(next) {
+                continue;
+            }
             match class {
-                "PaintTee" => path.redirects |= self.net.target(next, 1).is_some(),
-                "IPFragmenter" | "CheckLength" => path.mtu = Some(self.mtu(next)?),
-                "IPOutputCombo" => {
-                    let (address, mtu) = self.combo(next)?;
-                    (path.address, path.mtu) = (Some(address), Some(mtu));
-                    path.redirects |= self.net.target(next, 1).is_some();
-                }
-                "ARPQuerier" | "ARPQuerier2" => self.querier(next, &mut path)?,
-                "EtherEncap" => path.encap = Some(self.encap(next)?),
-                "SetIPAddress" => {
-                    let gateway = self.net.args(next).required("IPADDR", kinds::ip4);
-                    path.gateway = Some(gateway.map_err(|why| self.net.error(next, &why))?);
-                }
-                "Discard" | "Idle" => {
-                    let is_local = path.encap.is_some() || path.is_printed;
-                    return Ok(if is_local { TableOutput::Local } else { TableOutput::Drop });
-                }
-                _ if self.net.is_to_device(next) => return self.sent(next, path),
-                _ if LOCAL.contains(&class) => {
+                "Discard" | "Idle" => path.is_dropped = true,
+                _ if self.net.is_to_device(next) => self.to_device(next, &mut path)?,
+                _ if self.is_local(next) => {
                     self.local(next)?;
-                    return Ok(TableOutput::Local);
+                    path.is_local = true;
                 }
-                _ if SHOWN.contains(&class) => {
-                    path.is_printed |= matches!(class, "Print" | "IPPrint");
+                "ARPQuerier" | "EtherEncap" => {
+                    if class == "ARPQuerier" {
+                        self.querier(next, &mut path)?;
+                    } else {
+                        path.encap = Some(self.encap(next)?);
+                    }
+                    path.framed_by.push(next);
+                    self.errors_of(next)?;
+                    open.push((next, 0, true));
                 }
-                _ if OUTPUT.contains(&class) || self.net.is_queue(next) => {}
+                _ if SHOWN.contains(&class)
+                    || OUTPUT.contains(&class)
+                    || matches!(class, "IPFragmenter" | "IPOutputCombo" | "SetIPAddress")
+                    || self.net.is_queue(next) =>
+                {
+                    self.passed(next, is_framed, &mut path)?;
+                    open.push((next, 0, is_framed));
+                }
+                _ if !is_framed && STEPS.contains(&class) => {
+                    self.steps.insert(next);
+                    self.has_steps_behind = true;
+                    path.has_steps = true;
+                    let outputs = self.net.outputs(next).max(1);
+                    open.extend((0..outputs).rev().map(|output| (next, output, false)));
+                }
+                _ if is_framed && is_in_front_of_device(class) => {
+                    self.steps.insert(next);
+                    path.is_held = true;
+                    let outputs = self.net.outputs(next).max(1);
+                    open.extend((0..outputs).rev().map(|output| (next, output, true)));
+                }
                 _ => return Err(self.foreign(next)),
             }
-            self.errors_of(next)?;
-            (at, from) = (next, 0);
         }
-        Ok(TableOutput::Drop)
+        if !path.has_steps {
+            self.part.direct.insert((self.table, output));
+        }
+        self.end(output, path)
+    }
+
+    /// Reads an element that is part of the pattern.
+    fn passed(&mut self, element: usize, is_framed: bool, path: &mut Path) -> Result<(), Error> {
+        let class = self.net.class(element);
+        match class {
+            "PaintTee" => {
+                path.redirects |= self.net.target(element, 1).is_some();
+                self.read(element, |args| {
+                    args.required("COLOR", kinds::integer(0..=255))?;
+                    args.optional("ANNO", kinds::word).map(drop)
+                })?;
+            }
+            "IPFragmenter" => path.mtu = Some(self.mtu(element)?),
+            "IPOutputCombo" => {
+                let (address, mtu) = self.combo(element)?;
+                (path.address, path.mtu) = (Some(address), Some(mtu));
+                path.redirects |= self.net.target(element, 1).is_some();
+            }
+            "SetIPAddress" => {
+                path.gateway = Some(self.read(element, |args| args.required("IPADDR", kinds::ip4))?);
+            }
+            "IPGWOptions" | "FixIPSrc" => {
+                let keyword = if class == "FixIPSrc" { "IPADDR" } else { "MYADDR" };
+                let address = self.read(element, |args| {
+                    let address = args.required(keyword, kinds::ip4)?;
+                    if keyword == "MYADDR" {
+                        args.optional("OTHERADDRS", kinds::raw)?;
+                    }
+                    Ok(address)
+                })?;
+                self.own.push((element, Own::Address(address)));
+            }
+            "Print" | "IPPrint" => path.is_printed = true,
+            _ => {}
+        }
+        path.decrements |= matches!(class, "DecIPTTL" | "IPOutputCombo");
+        let may_hold = is_framed && (self.net.is_queue(element) || class == "Unqueue");
+        if !SHOWN.contains(&class) && !may_hold {
+            self.known(element)?;
+        }
+        self.errors_of(element)
+    }
+
+    /// An element that becomes nothing, as it is done anyway.
+    fn known(&mut self, element: usize) -> Result<(), Error> {
+        let class = self.net.class(element);
+        // Colours mean something to others than `PaintTee` only if there are such.
+        let has_colours = !self.net.of_class(&["CheckPaint", "PaintSwitch"]).is_empty();
+        if SHOWN.contains(&class) || class == "Paint" && has_colours {
+            return Ok(());
+        }
+        self.part.quiet.insert(element, 0);
+        if class == "IPInputCombo" {
+            self.read(element, |args| {
+                args.required("COLOR", kinds::integer(0..=255))?;
+                args.optional("BADSRC", kinds::raw).map(drop)?;
+                args.ignore(&["INTERFACES", "GOODDST"]);
+                Ok(())
+            })?;
+        }
+        for broadcast in self.bad_sources(element)? {
+            self.own.push((element, Own::Broadcast(broadcast)));
+        }
+        Ok(())
+    }
+
+    /// The sources that a check of headers refuses, but for those that nobody has.
+    fn bad_sources(&self, element: usize) -> Result<Vec<Ipv4Addr>, Error> {
+        let mut bad = Vec::new();
+        if !matches!(self.net.class(element), "CheckIPHeader" | "CheckIPHeader2" | "IPInputCombo") {
+            return Ok(bad);
+        }
+        for argument in &self.net.element(element).arguments {
+            let (keyword, list) = first_word(argument);
+            let list = if keyword == "BADSRC" { list } else { argument };
+            if keyword == "GOODDST" {
+                let message = "GOODDST is not supported here: packets to the router have any source but its own";
+                return Err(self.net.error(element, message));
+            }
+            if keyword == "INTERFACES" {
+                let nets = split_words(list).into_iter();
+                let nets = nets.filter_map(|word| arguments::net(word, &self.net.scope(element)).ok());
+                bad.extend(nets.filter(|net| net.prefix_len() < 32).map(|net| net.broadcast()));
+            } else if !matches!(keyword, "OFFSET" | "VERBOSE" | "DETAILS" | "CHECKSUM") {
+                let words = arguments::unquoted(list);
+                let words = split_words(&words).into_iter();
+                bad.extend(words.filter_map(|word| arguments::address(word, &self.net.scope(element)).ok()));
+            }
+        }
+        Ok(bad)
+    }
+
+    /// The device of packets from an output of the table.
+    fn to_device(&self, element: usize, path: &mut Path) -> Result<(), Error> {
+        let device = self.device(element)?;
+        if let Some((_, other)) = path.to.as_ref().filter(|(_, other)| *other != device) {
+            let message = format!(
+                "one output of the table leads to the devices \"{other}\" and \"{device}\", which is not supported \
+                 yet"
+            );
+            return Err(self.net.error(element, &message));
+        }
+        path.to.get_or_insert((element, device));
+        Ok(())
+    }
+
+    /// The destination to which a path from an output of the table leads.
+    fn end(&mut self, output: usize, path: Path) -> Result<TableOutput, Error> {
+        if let Some((element, device)) = path.to.clone() {
+            if path.is_local {
+                let message = format!("output {output} of the table leads to it and to the router itself");
+                return Err(self.net.error(element, &message));
+            }
+            self.part.outward.extend(path.framed_by.iter().map(|&by| (by, device.clone())));
+            if path.is_held {
+                if path.is_dropped && !path.has_steps {
+                    let message = "elements between it and ARPQuerier refuse packets; put them in front of ARPQuerier";
+                    return Err(self.net.error(element, message));
+                }
+                self.part.steps_out.insert(device);
+            }
+            return self.sent(element, path);
+        }
+        let is_shown = path.encap.is_some() || path.is_printed && !path.has_steps;
+        Ok(match path.refuse {
+            _ if path.is_local || path.is_dropped && is_shown => TableOutput::Local,
+            Some(setting) if !path.has_steps => TableOutput::Refuse(setting),
+            _ if path.is_dropped || path.refuse.is_some() => TableOutput::Drop,
+            _ => {
+                let message = format!("packets of output {output} pass elements again and again");
+                return Err(self.net.error(self.table, &message));
+            }
+        })
+    }
+
+    /// An ICMP error for packets of an output of the table, or for those that an element refuses.
+    fn refused(
+        &mut self,
+        (at, from): (usize, usize),
+        next: usize,
+        path: &mut Path,
+    ) -> Result<(), Error> {
+        if self.steps.contains(&at) {
+            path.is_dropped = true;
+            return self.refused_by((at, from), next);
+        }
+        path.refuse = match self.icmp_error(next)? {
+            (UNREACHABLE, 0 | 1) => Some("unreachable"),
+            (UNREACHABLE, 9 | 10 | 13) => Some("prohibit"),
+            _ => {
+                let message = "behind a table only unreachable is supported, with net, host or filterprohibited";
+                return Err(self.net.error(next, message));
+            }
+        };
+        self.back(next)
+    }
+
+    /// The type and the code of an `ICMPError`, whose source must be the router.
+    fn icmp_error(&mut self, element: usize) -> Result<(u8, u8), Error> {
+        let (source, kind) = self.read(element, |args| {
+            let source = args.required("SRC", kinds::ip4)?;
+            let kind = args.required("TYPE", icmp_type)?;
+            let code = args.optional("CODE", |text: &str, _: &Scope<'_>| icmp_code(kind, text))?;
+            // They are not answered anyway.
+            args.optional("BADADDRS", kinds::raw)?;
+            args.ignore(&["MTU", "SET_FIX_ANNO"]);
+            Ok((source, (kind, code.unwrap_or(0))))
+        })?;
+        self.own.push((element, Own::Address(source)));
+        Ok(kind)
     }
 
     /// Follows the second outputs, which lead to `ICMPError`s.
     fn errors_of(&mut self, element: usize) -> Result<(), Error> {
-        if matches!(self.net.class(element), "Print" | "IPPrint") {
+        let class = self.net.class(element);
+        if matches!(class, "Print" | "IPPrint") {
             return Ok(());
         }
         for output in 1..self.net.outputs(element) {
+            // Requests of a querier have an output of their own.
+            if class == "ARPQuerier" {
+                self.answers((element, output))?;
+                continue;
+            }
             let mut at = (element, output);
             while let Some((next, _)) = self.net.target(at.0, at.1) {
-                let class = self.net.class(next);
-                if next == self.table || !self.reached.insert(next) || class == "Discard" {
-                    break;
+                self.reached.insert(next);
+                match self.net.class(next) {
+                    "ICMPError" => {
+                        self.expected_error(next, class, output)?;
+                        self.back(next)?;
+                        break;
+                    }
+                    "Discard" | "Idle" => break,
+                    shown if SHOWN.contains(&shown) || shown == "Null" => at = (next, 0),
+                    _ => return Err(self.foreign(next)),
                 }
-                let is_part = class == "ICMPError"
-                    || SHOWN.contains(&class)
-                    || matches!(class, "Null" | "ICMPSendPings" | "EtherEncap" | "ARPQuerier")
-                    || self.net.is_queue(next)
-                    || self.net.is_to_device(next);
-                if !is_part {
-                    return Err(self.foreign(next));
-                }
-                at = (next, 0);
             }
         }
         Ok(())
+    }
+
+    /// Checks that an ICMP error is the one that Turnpike sends for packets of an element's output.
+    fn expected_error(&mut self, error: usize, of: &str, output: usize) -> Result<(), Error> {
+        let found = self.icmp_error(error)?;
+        let expected = match (of, output) {
+            ("PaintTee", _) | ("IPOutputCombo", 1) => (5, 1),
+            ("IPGWOptions", _) | ("IPOutputCombo", 2) => (12, 0),
+            ("DecIPTTL", _) | ("IPOutputCombo", 3) => (11, 0),
+            ("IPFragmenter", _) | ("IPOutputCombo", 4) => (UNREACHABLE, 4),
+            _ => return Err(self.foreign(error)),
+        };
+        if found != expected {
+            let message = format!(
+                "type {} with code {} in place of type {} with code {}, which is sent here and cannot be changed",
+                found.0, found.1, expected.0, expected.1
+            );
+            return Err(self.net.error(error, &message));
+        }
+        Ok(())
+    }
+
+    /// Returns true for elements that take packets for the router.
+    fn is_local(&self, element: usize) -> bool {
+        let class = self.net.class(element);
+        // A classifier that refuses some packets is a step.
+        let refuses = || {
+            let count = self.net.element(element).arguments.len();
+            (0..count).any(|output| {
+                let to = self.net.target(element, output);
+                to.is_none_or(|(to, _)| matches!(self.net.class(to), "Discard" | "Idle" | "ICMPError"))
+            })
+        };
+        LOCAL.contains(&class) && (class != "IPClassifier" || !refuses() && self.leads_home(element))
+    }
+
+    /// Returns true if all packets of a classifier are for the router.
+    fn leads_home(&self, classifier: usize) -> bool {
+        self.net.targets(classifier).all(|(_, (mut to, _))| {
+            for _ in 0..self.net.flat.elements.len() {
+                let class = self.net.class(to);
+                if LOCAL.contains(&class) {
+                    return true;
+                }
+                let next = self.net.target(to, 0);
+                match next {
+                    Some((next, _)) if matches!(class, "EtherEncap" | "Null") || SHOWN.contains(&class) => to = next,
+                    _ => return false,
+                }
+            }
+            false
+        })
+    }
+
+    /// Reads the arguments of an element whose work Turnpike does for packets to the router.
+    fn read_local(&self, element: usize) -> Result<(), Error> {
+        let class = self.net.class(element);
+        // Tunnels and classifiers have arguments that mean nothing here.
+        if matches!(class, "KernelTun" | "KernelTap" | "IPClassifier" | "EtherEncap" | "Discard") {
+            return Ok(());
+        }
+        if SHOWN.contains(&class) || class == "Null" {
+            return Ok(());
+        }
+        self.read(element, |args| {
+            if class.starts_with("ToHost") {
+                args.optional("DEVNAME", kinds::raw)?;
+                args.ignore(&["TYPE", "SNIFFERS"]);
+            }
+            if class == "IPReassembler" {
+                args.ignore(&["HIMEM", "MAX_MTU_ANNO"]);
+            }
+            Ok(())
+        })
     }
 
     /// Follows packets for the router itself.
     fn local(&mut self, from: usize) -> Result<(), Error> {
         let mut open = vec![from];
         while let Some(at) = open.pop() {
+            self.read_local(at)?;
             let targets: Vec<usize> = self.net.targets(at).map(|(_, (to, _))| to).collect();
             for next in targets {
                 let class = self.net.class(next);
@@ -426,24 +839,40 @@ impl Router<'_> {
         Ok(())
     }
 
-    fn querier(&mut self, element: usize, path: &mut Path) -> Result<(), Error> {
+    /// Reads the arguments of an element, all of them.
+    fn read<T>(
+        &self,
+        element: usize,
+        read: impl FnOnce(&mut Args<'_>) -> Result<T, String>,
+    ) -> Result<T, Error> {
         let mut args = self.net.args(element);
-        let read = args.required("IP", addresses).and_then(|(address, own)| {
+        let value = read(&mut args).and_then(|value| args.finish().map(|()| value));
+        value.map_err(|why| self.net.error(element, &why))
+    }
+
+    fn querier(&mut self, element: usize, path: &mut Path) -> Result<(), Error> {
+        let (address, mac) = self.read(element, |args| {
+            args.ignore(&OF_QUERIERS);
+            let (address, own) = args.required("IP", addresses)?;
             let mac = args.optional("ETH", arguments::mac)?.or(own);
             Ok((address, mac.ok_or("argument ETH is missing")?))
-        });
-        let (address, mac) = read.map_err(|why| self.net.error(element, &why))?;
+        })?;
         (path.address, path.mac) = (Some(address), Some(mac));
         Ok(())
     }
 
     /// The addresses of an Ethernet header in front of IP packets.
     fn encap(&self, element: usize) -> Result<(String, String), Error> {
-        let mut args = self.net.args(element);
-        let macs = args.required("ETHERTYPE", kinds::raw).and_then(|_| {
+        self.read(element, |args| {
+            args.required("ETHERTYPE", kinds::integer(0x0800..=0x0800))?;
             Ok((args.required("SRC", arguments::mac)?, args.required("DST", arguments::mac)?))
-        });
-        macs.map_err(|why| self.net.error(element, &why))
+        })
+    }
+
+    /// The MAC of an element that has it as its first argument.
+    fn first_mac(&self, element: usize) -> Result<String, Error> {
+        let mac = self.net.args(element).required("ETHER", arguments::mac);
+        mac.map_err(|why| self.net.error(element, &why))
     }
 
     fn sent(&mut self, element: usize, path: Path) -> Result<TableOutput, Error> {
@@ -454,6 +883,9 @@ impl Router<'_> {
         {
             let message = format!("device \"{device}\" has two addresses: {known} and {address}");
             return Err(self.net.error(element, &message));
+        }
+        if !path.decrements {
+            self.without_ttl.insert(element);
         }
         let (source, mac) = path.encap.unzip();
         if mac.is_none() && path.mac.is_none() {
@@ -472,19 +904,25 @@ impl Router<'_> {
         device(self.net, element).map_err(|why| self.net.error(element, &why))
     }
 
-    /// The MTU of an element that has it as its first argument.
+    /// The MTU of an `IPFragmenter`.
     fn mtu(&self, element: usize) -> Result<i64, Error> {
-        let mtu = self.net.args(element).required("MTU", arguments::number);
-        mtu.map_err(|why| self.net.error(element, &why))
+        self.read(element, |args| {
+            let mtu = args.required("MTU", arguments::number)?;
+            if args.optional("HONOR_DF", kinds::boolean)? == Some(false) {
+                return Err("HONOR_DF false is not supported: RFC 791 forbids to fragment these".to_owned());
+            }
+            args.optional("VERBOSE", kinds::boolean)?;
+            args.ignore(&["HEADROOM"]);
+            Ok(mtu)
+        })
     }
 
     /// Address and MTU of an `IPOutputCombo`.
     fn combo(&self, element: usize) -> Result<(Ipv4Addr, i64), Error> {
-        let mut args = self.net.args(element);
-        let read = args.required("COLOR", kinds::raw).and_then(|_| {
+        self.read(element, |args| {
+            args.required("COLOR", kinds::integer(0..=255))?;
             Ok((args.required("IPADDR", kinds::ip4)?, args.required("MTU", arguments::number)?))
-        });
-        read.map_err(|why| self.net.error(element, &why))
+        })
     }
 
     fn foreign(&self, element: usize) -> Error {
@@ -501,7 +939,7 @@ impl Router<'_> {
             let class = self.net.class(number);
             let place = &element.place;
             if self.reached.contains(&number) {
-                if SHOWN.contains(&class) {
+                if SHOWN.contains(&class) && self.steps.is_empty() {
                     statements.note(format!(
                         "{place}: element \"{}\" ({class}) is left out; turnpike show graph and show counters count the \
                          packets",
@@ -516,27 +954,120 @@ impl Router<'_> {
                 errors.push(self.foreign(number));
             }
         }
+        Errors::check(errors)
+    }
+
+    /// Notes what is done otherwise than Click does it.
+    fn notes(&self, routes: &[Route], ways: &[TableOutput], statements: &mut Statements) {
+        let place = &self.net.element(self.table).place;
         if let Some(host) = self.net.of_class(&["ToHost", "ToHostSniffers"]).first() {
             let place = &self.net.element(*host).place;
             statements.note(format!(
                 "{place}: packets for the router are answered by Turnpike itself; with host = true of a port they go to \
                  the kernel"
             ));
+        } else if ways.iter().any(|way| matches!(way, TableOutput::Local)) {
+            statements.note(format!(
+                "{place}: packets for the router are answered by Turnpike itself, not dropped"
+            ));
         }
-        Errors::check(errors)
+        let own = |route: &&Route| {
+            route.prefix.prefix_len() == 32
+                && matches!(ways[route.output], TableOutput::Drop | TableOutput::Refuse(_))
+                && self.ports.values().any(|port| port.address == Some(route.prefix.addr()))
+        };
+        for route in routes.iter().filter(own).filter(|route| !self.has_steps(route.output)) {
+            let address = route.prefix.addr();
+            statements.note(format!(
+                "{place}: packets to {address}, an address of the router, are answered by Turnpike itself, not dropped"
+            ));
+        }
+        for element in &self.without_ttl {
+            let of = self.net.element(*element);
+            statements.note(format!(
+                "{}: packets to \"{}\" pass no DecIPTTL; their TTL is decremented all the same",
+                of.place, of.name
+            ));
+        }
+        if !self.part.steps_out.is_empty() {
+            statements.note(format!(
+                "{place}: elements behind ARPQuerier see no packets of the router itself, and none that have waited for a \
+                 neighbour's MAC"
+            ));
+        }
+        if self.has_steps_behind {
+            let name = &self.net.element(self.table).name;
+            statements.note(format!(
+                "{place}: handlers of \"{name}\" do not change its routes, as elements behind it depend on them"
+            ));
+        }
     }
 
-    /// Devices and `ARPQuerier`s become ports; the table becomes the RIB, whose routes lead to these ports.
-    fn becomes(&self, devices: &Devices, ways: &[TableOutput]) -> Becomes {
-        let mut becomes = by_devices(self.net, devices);
+    /// Returns true if elements behind an output of the table become steps.
+    fn has_steps(&self, output: usize) -> bool {
+        !self.part.direct.contains(&(self.table, output))
+    }
+
+    /// Errors about what should be the router's own, and is not.
+    fn unlike(&self, routes: &[Route]) -> Vec<Error> {
+        let error = |(element, own): &(usize, Own)| {
+            let message = match own {
+                Own::Address(address) => {
+                    let is_own = self.ports.values().any(|port| port.address == Some(*address));
+                    (!is_own).then(|| format!("{address} is no address of the router"))
+                }
+                Own::Broadcast(address) => (!self.is_broadcast(*address, routes)).then(|| {
+                    format!(
+                        "source {address}: here it refuses broadcast addresses of the router's networks only; use \
+                         IPFilter for others"
+                    )
+                }),
+                Own::Mac(device, mac) => {
+                    let of = self.ports.get(device).and_then(|port| port.mac.as_ref());
+                    (of != Some(mac)).then(|| {
+                        format!("{mac} is not the MAC of \"{device}\", which takes frames to its own only")
+                    })
+                }
+            };
+            message.map(|message| self.net.error(*element, &message))
+        };
+        self.own.iter().filter_map(error).collect()
+    }
+
+    /// The part that becomes steps, by ports.
+    fn part(&mut self, devices: &Devices, routes: &[Route]) -> Part {
+        let part = std::mem::take(&mut self.part);
+        let ports = |of: Vec<(usize, String)>| {
+            let port = |(element, device): (usize, String)| (element, devices[&device].port.clone());
+            of.into_iter().map(port).collect::<Vec<_>>()
+        };
+        let inward = ports(part.inward);
+        let has_steps = !self.steps.is_empty();
+        let steps_in = inward.iter().filter(|_| has_steps).map(|(_, port)| port.clone()).collect();
+        let sorter = self.has_steps_behind.then(|| Step::sorter(routes, self.net.outputs(self.table)));
+        let mut direct = part.direct;
+        direct.insert((self.table, self.net.outputs(self.table)));
+        Part {
+            inward,
+            outward: ports(part.outward),
+            quiet: part.quiet,
+            led: part.led,
+            direct,
+            table: Some((self.table, sorter)),
+            steps_in,
+            steps_out: part.steps_out.iter().map(|device| devices[device].port.clone()).collect(),
+        }
+    }
+
+    /// The table becomes the RIB, whose routes lead to these ports.
+    fn becomes(&self, devices: &Devices, ways: &[TableOutput], becomes: &mut Becomes) {
         let way = |way: &TableOutput| match way {
             TableOutput::Device(name, _) => devices[name].port.clone(),
             TableOutput::Local => "local".to_owned(),
-            TableOutput::Drop => "drop".to_owned(),
+            TableOutput::Drop | TableOutput::Refuse(_) => "drop".to_owned(),
         };
         let ways = ways.iter().map(way).collect();
         becomes.insert(self.table, Become { ways, ..Become::default() });
-        becomes
     }
 
     /// Returns true if no packets reach an element.
@@ -681,6 +1212,9 @@ impl Router<'_> {
         let statement = match &ways[route.output] {
             TableOutput::Local => return,
             TableOutput::Drop => vec![("blackhole", Value::Flag(true))],
+            // Without a route the error is that a network cannot be reached.
+            TableOutput::Refuse("unreachable") if route.prefix.prefix_len() == 0 => return,
+            TableOutput::Refuse(setting) => vec![(*setting, Value::Flag(true))],
             TableOutput::Device(name, Hop::Mac(mac)) => {
                 let port = &devices[name].port;
                 let via = stand_in(mac).to_string();
@@ -721,13 +1255,94 @@ struct Path {
     /// Source and destination.
     encap: Option<(String, String)>,
     is_printed: bool,
+    decrements: bool,
+    /// The element of the device, and the device.
+    to: Option<(usize, String)>,
+    is_local: bool,
+    /// Some of the packets are dropped.
+    is_dropped: bool,
+    /// The setting of a route whose packets are refused.
+    refuse: Option<&'static str>,
+    /// Elements that prepend Ethernet headers.
+    framed_by: Vec<usize>,
+    /// There are elements that become steps: in front of these, and behind them.
+    has_steps: bool,
+    is_held: bool,
     /// The destination annotation that all packets get.
     gateway: Option<Ipv4Addr>,
 }
 
-/// The addresses of a name that has both; of an IP address that one only.
+/// The addresses of a name that has both; of an IP address, with or without a prefix length, that one only.
 fn addresses(text: &str, scope: &Scope<'_>) -> Result<(Ipv4Addr, Option<String>), String> {
-    Ok((kinds::ip4(text, scope)?, arguments::mac(text, scope).ok()))
+    let address = kinds::ip4(text, scope);
+    let address = address.or_else(|why| arguments::net(text, scope).map(|net| net.addr()).map_err(|_| why))?;
+    Ok((address, arguments::mac(text, scope).ok()))
+}
+
+/// Keywords of `ARPQuerier` whose subject is Turnpike's own business.
+const OF_QUERIERS: [&str; 7] = [
+    "CAPACITY",
+    "ENTRY_CAPACITY",
+    "ENTRY_PACKET_CAPACITY",
+    "CAPACITY_SLIM_FACTOR",
+    "TIMEOUT",
+    "POLL_TIMEOUT",
+    "BROADCAST_POLL",
+];
+
+/// Returns true for elements that hold packets in front of a device, or choose where these are held.
+fn is_in_front_of_device(class: &str) -> bool {
+    is_shaper(class) || STEPS_IN_FRONT_OF_DEVICES.contains(&class)
+}
+
+/// The ICMP type "destination unreachable" (RFC 792).
+const UNREACHABLE: u8 = 3;
+
+/// ICMP types by Click's names.
+const ICMP_TYPES: [(&str, u8); 5] = [
+    ("unreachable", UNREACHABLE),
+    ("sourcequench", 4),
+    ("redirect", 5),
+    ("timeexceeded", 11),
+    ("parameterproblem", 12),
+];
+
+/// ICMP codes by type and Click's names.
+const ICMP_CODES: [(u8, &str, u8); 23] = [
+    (UNREACHABLE, "net", 0),
+    (UNREACHABLE, "host", 1),
+    (UNREACHABLE, "protocol", 2),
+    (UNREACHABLE, "port", 3),
+    (UNREACHABLE, "needfrag", 4),
+    (UNREACHABLE, "srcroutefail", 5),
+    (UNREACHABLE, "netunknown", 6),
+    (UNREACHABLE, "hostunknown", 7),
+    (UNREACHABLE, "isolated", 8),
+    (UNREACHABLE, "netprohibited", 9),
+    (UNREACHABLE, "hostprohibited", 10),
+    (UNREACHABLE, "tosnet", 11),
+    (UNREACHABLE, "toshost", 12),
+    (UNREACHABLE, "filterprohibited", 13),
+    (UNREACHABLE, "hostprecedence", 14),
+    (UNREACHABLE, "precedencecutoff", 15),
+    (5, "net", 0),
+    (5, "host", 1),
+    (11, "transit", 0),
+    (11, "reassembly", 1),
+    (12, "erroratptr", 0),
+    (12, "missingopt", 1),
+    (12, "length", 2),
+];
+
+fn icmp_type(text: &str, scope: &Scope<'_>) -> Result<u8, String> {
+    let named = ICMP_TYPES.iter().find(|(name, _)| *name == text).map(|(_, number)| *number);
+    named.map_or_else(|| kinds::integer(0..=u8::MAX)(text, scope), Ok)
+}
+
+fn icmp_code(of: u8, text: &str) -> Result<u8, String> {
+    let named = ICMP_CODES.iter().find(|(kind, name, _)| *kind == of && *name == text);
+    let number = named.map(|(_, _, number)| *number).or_else(|| text.parse().ok());
+    number.ok_or_else(|| format!("\"{text}\": expected an ICMP code of type {of}"))
 }
 
 /// The address that stands for a gateway of which only the MAC is known: its link-local one.

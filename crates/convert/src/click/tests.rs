@@ -256,6 +256,95 @@ fn errors_name_the_element_and_its_place() {
 }
 
 #[test]
+fn the_elements_of_octeon_are_devices() {
+    let text = "FromOcteon(eth0) -> Paint(1) -> t :: ToOcteon(eth1);";
+    assert_eq!(steps(text)[1], r#""Paint@2.next", { "to-port", as = "t", port = "eth1" }"#);
+    assert_eq!(converted(text).1, [""; 0]);
+    let (lua, notes) = converted(&text.replace("eth1)", "eth1, LOCK true)"));
+    assert_eq!(lua, self::lua(text));
+    assert!(notes.len() == 1 && notes[0].contains("element \"t\": the lock has no effect"));
+    assert!(errors("FromOcteon(eth0) -> ToOcteon(eth1, x, y);").contains("one argument too many"));
+}
+
+#[test]
+fn arguments_without_an_effect_are_refused() {
+    for (elements, expected) in [
+        ("Queue -> t :: ToDevice(eth1, FOO 1)", "\"t\" (ToDevice): unknown argument FOO"),
+        ("t :: ToDPDKDevice(eth1, TCO true)", "\"t\" (ToDPDKDevice): TCO true is not supported"),
+        ("t :: ToDPDKDevice(eth1, ACTIVE false)", "ACTIVE false is not supported"),
+        ("Queue -> u :: Unqueue(LIMIT 10) -> Discard", "\"u\" (Unqueue): LIMIT is not supported"),
+        ("Queue -> Unqueue(ACTIVE false) -> Discard", "ACTIVE false is not supported"),
+        ("Queue -> b :: Burster(0.1) -> Discard", "class Burster is not supported"),
+        ("Null(3) -> Discard", "one argument too many: 3"),
+        ("Queue -> Discard(ACTIVE false)", "ACTIVE false is not supported"),
+        ("Queue(5, 6) -> ToDevice(eth1)", "one argument too many: 6"),
+        ("Strip(14) -> EnsureEther -> Discard", "only whole frames are supported"),
+        ("m :: MixedQueue -> ToDevice(eth1); Idle -> [1] m", "input 1, from which"),
+        ("q :: Queue -> ToDevice(eth1); q[1] -> Discard", "\"q\" (Queue): 2 outputs in use; it has 1"),
+        ("Queue -> t :: ToDevice(eth1); t[0] -> Discard", "\"t\" (ToDevice): 1 outputs in use"),
+        ("q :: Queue -> PrioSched -> ToDevice(eth1); q[1] -> Discard", "it has 1 here"),
+    ] {
+        let errors = errors(&format!("FromDevice(eth0) -> {elements};"));
+        assert!(errors.contains(expected), "{elements}: {errors}");
+    }
+    let errors = self::errors("f :: FromDevice(eth0) -> Discard; f[1] -> Discard;");
+    assert!(errors.contains("\"f\" (FromDevice): 2 outputs in use; it has 1 here"), "{errors}");
+    let errors = self::errors("FromDPDKDevice(eth0, ACTIVE false) -> Discard;");
+    assert!(errors.contains("ACTIVE false"), "{errors}");
+    for elements in [
+        "Queue -> ToDevice(eth1, BURST 8, METHOD LINUX)",
+        "ToDPDKDevice(eth1, 0, N_QUEUES 2, BLOCKING false)",
+        "Queue -> Unqueue(8, ACTIVE true, LIMIT -1) -> SetTimestamp -> Align(4, 2) -> Discard(BURST 3)",
+    ] {
+        assert_eq!(converted(&format!("FromDevice(eth0) -> {elements};")).1, [""; 0]);
+    }
+}
+
+#[test]
+fn own_addresses_of_a_check_have_any_source() {
+    let text = |check: &str| format!("FromDevice(eth0) -> c :: {check} -> Discard;");
+    for (check, expected) in [
+        (
+            "CheckIPHeader(INTERFACES 10.0.0.1/24, GOODDST \"10.0.9.9 10.0.9.8\", OFFSET 14)",
+            r#"bad_sources = { "0.0.0.0/32", "255.255.255.255/32", "10.0.0.255/32" }, good_destinations = { "10.0.0.1/32", "10.0.9.9/32", "10.0.9.8/32" } }"#,
+        ),
+        (
+            "CheckIPHeader(10.0.0.255, 14)",
+            r#"bad_sources = { "0.0.0.0/32", "255.255.255.255/32", "10.0.0.255/32" } }"#,
+        ),
+    ] {
+        assert!(steps(&text(check))[0].ends_with(expected), "{:?}", steps(&text(check)));
+    }
+}
+
+#[test]
+fn sources_end_the_router_if_they_are_told_to() {
+    let script = |element: &str| {
+        let text = format!("s :: {element} -> Unqueue -> Discard; FromDevice(eth0) -> Discard;");
+        let text = if element.starts_with("Timed") { text.replace("-> Unqueue ", "") } else { text };
+        let text = text.replace("-> Unqueue", "-> Queue -> Unqueue");
+        handlers(&text).into_iter().find(|line| line.starts_with("element \"s@stop\""))
+    };
+    let limited = "label again, wait 10ms, goto again $(or $(not $(s.active)) $(lt $(s.limit) 0) $(lt $(s.count) $(s.limit))), write stop";
+    for (element, expected) in [
+        ("InfiniteSource(\"a\", 5, STOP true)", limited),
+        ("RatedSource(\"a\", 9, 5, true, true)", limited),
+        ("TimedSource(0.1, \"a\", LIMIT 5, STOP true)", limited),
+        (
+            "FromDump(a.pcap, STOP true)",
+            "label again, wait 10ms, goto again $(s.active), write stop",
+        ),
+    ] {
+        let found = script(element).unwrap_or_else(|| panic!("{element}"));
+        let expected =
+            format!("element \"s@stop\" {{ class = \"Script\", config = \"{expected}\" }}");
+        assert_eq!(found, expected);
+    }
+    assert_eq!(script("InfiniteSource(\"a\", 5, STOP false)"), None);
+    assert_eq!(script("FromDump(a.pcap)"), None);
+}
+
+#[test]
 fn packets_that_wait_are_in_queues() {
     let text = "FromDevice(eth0) -> q :: Queue(20) -> BandwidthShaper(1Mbps) -> Unqueue -> Queue -> t :: ToDevice(eth1);";
     assert_eq!(

@@ -48,7 +48,9 @@ impl Graph<'_> {
             if !seen.insert((from, output)) {
                 continue;
             }
-            if self.net.receivers().contains(&from) {
+            if let Some(place) = self.part.inlet(from, output) {
+                places.push(place);
+            } else if self.net.receivers().contains(&from) {
                 places.extend(self.received(from, devices));
             } else if let Some(place) = self.place_of(from, output) {
                 places.push(place);
