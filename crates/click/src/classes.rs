@@ -427,6 +427,10 @@ mod tests {
             include_str!("../../convert/src/click/net.rs"),
             include_str!("../../convert/src/click/pull.rs"),
             include_str!("../../convert/src/click/router.rs"),
+            include_str!("../../convert/src/click/router/input.rs"),
+            include_str!("../../convert/src/click/router/output.rs"),
+            include_str!("../../convert/src/click/router/reading.rs"),
+            include_str!("../../convert/src/click/graph/splice.rs"),
             include_str!("../../router/src/handlers.rs"),
         ];
         let named: Vec<&str> = sources.into_iter().flat_map(named).collect();

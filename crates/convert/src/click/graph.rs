@@ -20,7 +20,7 @@ use super::lua::{Statements, Value, quoted, settings};
 use super::net::{FROM_HOST, Input, Net, TO_HOST, first_place};
 use super::pull::{Place, Tree, Trees};
 
-pub(super) use splice::Part;
+pub(super) use splice::{PROHIBIT, Part};
 
 /// Most ports with a `FromDevice`: outputs of `port-switch` but one.
 const PORTS_MOST: usize = 15;
@@ -414,7 +414,9 @@ impl<'a> Graph<'a> {
         let mut errors = Vec::new();
         for &element in order.iter().rev() {
             if self.net.receivers().contains(&element) {
-                errors.extend(self.no_more_outputs(element, 1).err().map(|why| self.net.error(element, &why)));
+                errors.extend(
+                    self.no_more_outputs(element, 1).err().map(|why| self.net.error(element, &why)),
+                );
                 continue;
             }
             let state = self.states.get(&element).copied().unwrap_or_default();

@@ -30,7 +30,11 @@ pub(super) fn queue(net: &Net<'_>, element: usize, state: State) -> Translated {
 
 /// The capacity of a queue.
 pub(in super::super) fn capacity(net: &Net<'_>, queue: usize) -> Result<i64, String> {
-    let to = |input| net.sources(queue).iter().any(|&(from, output)| net.target(from, output) == Some((queue, input)));
+    let to = |input| {
+        net.sources(queue)
+            .iter()
+            .any(|&(from, output)| net.target(from, output) == Some((queue, input)))
+    };
     if to(1) {
         return Err("input 1, from which packets leave first, is not supported yet".to_owned());
     }

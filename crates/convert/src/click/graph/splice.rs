@@ -15,13 +15,16 @@ use ::click::Errors;
 
 use super::super::elements::{Piece, State, Step, translate};
 use super::super::handlers::Becomes;
-use super::super::lua::{Statements, Value};
+use super::super::lua::Statements;
 use super::super::net::Net;
 use super::super::pull::Trees;
 use super::{Devices, Graph, Placed, edges, written};
 
 /// The place of an IP header behind that of Ethernet.
 const NETWORK: i64 = 14;
+
+/// The step that answers that packets are prohibited.
+pub(in super::super) const PROHIBIT: &str = "prohibit";
 
 /// The part of an IP router that becomes steps.
 #[derive(Debug, Default)]
@@ -57,7 +60,10 @@ impl Part {
         {
             let is_there = (state.offset == NETWORK).then_some(());
             let wrong = || {
-                format!("data of packets begin at byte {} of their frame here; expected {NETWORK}, behind one Strip({NETWORK})", state.offset)
+                format!(
+                    "data of packets begin at byte {} of their frame here; expected {NETWORK}, behind one Strip({NETWORK})",
+                    state.offset
+                )
             };
             let state = State { network: state.network.or(Some(NETWORK)), ..state };
             let piece = match step {
@@ -138,6 +144,13 @@ impl Part {
         let order = graph.order(&starts);
         graph.states(&order)?;
         let mut known = Vec::new();
+        let prohibited = graph.part.led.iter().find(|(_, to)| *to == PROHIBIT);
+        if let Some((&(element, _), _)) = prohibited {
+            let step =
+                Step { kind: PROHIBIT, args: Vec::new(), outputs: Vec::new(), dropped: Vec::new() };
+            let placed = Placed { step, line: net.line(element), targets: Vec::new() };
+            graph.placed.insert(PROHIBIT.to_owned(), placed);
+        }
         if !graph.part.steps_in.is_empty() || !graph.part.steps_out.is_empty() {
             graph.steps(&order, devices)?;
             let (inward, outward) = (graph.part.inward.clone(), graph.part.outward.clone());
@@ -146,7 +159,11 @@ impl Part {
             let last = ("insert_after(\"ip4-rewrite.transmit\"", "egress-switch", "click-out");
             graph.inlet(last, &outward, false, &mut known, statements);
         }
-        Ok(graph.becomes(devices, &known))
+        let mut becomes = graph.becomes(devices, &known);
+        // Elements of the pattern see packets by other ways as well, which nobody counts.
+        let without_step = becomes.values_mut().filter(|of| of.step.is_none());
+        without_step.for_each(|of| of.counts.clear());
+        Ok(becomes)
     }
 }
 
@@ -162,7 +179,9 @@ impl Graph<'_> {
     ) {
         let steps = if is_inward { &self.part.steps_in } else { &self.part.steps_out };
         let from: Vec<_> = from.iter().filter(|(_, port)| steps.contains(port)).cloned().collect();
-        let Some(line) = from.iter().map(|(element, _)| self.net.line(*element)).min() else { return };
+        let Some(line) = from.iter().map(|(element, _)| self.net.line(*element)).min() else {
+            return;
+        };
         let (mut targets, mut ports) = (Vec::new(), Vec::new());
         for (element, port) in from {
             let output = self.part.main_output(element);
