@@ -187,12 +187,12 @@ def test_the_end_of_a_source_ends_the_router(lab, tmp_path):
     for source in (f"FromDump({tmp_path}/in.pcap, STOP true)", f"InfiniteSource(\\<{frames[0].hex()}>, 5, STOP true)"):
         wires = Wires(lab, **click(f"{source} -> Queue -> ToDevice(tp-right);"), wait=False)
         assert wires.router.process.wait(30) == 0
-        assert "stops the router" in wires.router.log()
+        assert "handler stop: the router ends" in wires.router.log()
 
 
 def test_a_source_steps_the_script_that_controls_the_end(lab):
     text = SORTER + f"""
-    s :: RatedSource(\\<{frame(1).hex()}>, 1000, 5, STOP true) -> Queue -> ToDevice(tp-left);
+    source :: RatedSource(\\<{frame(1).hex()}>, 1000, 5, STOP true) -> Queue -> ToDevice(tp-left);
     end :: DriverManager(pause, print "paused", pause, stop);
     """
     wires = Wires(lab, **click(text))
