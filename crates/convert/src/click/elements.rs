@@ -187,12 +187,7 @@ pub(super) fn translate(net: &Net<'_>, trees: &Trees, element: usize, state: Sta
             let args = vec![patterns, headers::network(state)?];
             one(Step { outputs, ..Step::new("ip-classifier", args, &[]) })
         }
-        "IPFilter" => {
-            let rules = ("rules", Value::List(args.rest()));
-            let outputs = (0..outputs).map(|output| output.to_string()).collect();
-            let args = vec![rules, headers::network(state)?];
-            one(Step { outputs, ..Step::new("ip-filter", args, &[]) })
-        }
+        "IPFilter" => headers::ip_filter(args, outputs, state),
         _ if net.is_queue(element) => waiting::queue(net, element, state),
         "Discard" => discard(args, state),
         "Idle" | "ToHostSniffers" => {

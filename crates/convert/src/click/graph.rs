@@ -20,7 +20,7 @@ use super::lua::{Statements, Value, quoted, settings};
 use super::net::{FROM_HOST, Input, Net, TO_HOST, first_place};
 use super::pull::{Place, Tree, Trees};
 
-pub(super) use splice::{PROHIBIT, Part};
+pub(super) use splice::Part;
 
 /// Most ports with a `FromDevice`: outputs of `port-switch` but one.
 const PORTS_MOST: usize = 15;

@@ -275,6 +275,18 @@ fn arguments_without_an_effect_are_refused() {
         ("Queue -> u :: Unqueue(LIMIT 10) -> Discard", "\"u\" (Unqueue): LIMIT is not supported"),
         ("Queue -> Unqueue(ACTIVE false) -> Discard", "ACTIVE false is not supported"),
         ("Queue -> b :: Burster(0.1) -> Discard", "class Burster is not supported"),
+        (
+            "MarkIPHeader(14) -> IPFilter(1 udp, allow all) -> Discard",
+            "a rule leads to output 1, which",
+        ),
+        (
+            "MarkIPHeader(14) -> f :: IPFilter(allow all) -> Discard; f[1] -> Discard",
+            "it has 1 here",
+        ),
+        (
+            "MarkIPHeader(14) -> f :: IPFilter(alow all) -> Discard",
+            "\"f\" (IPFilter): pattern 0 \"alow all\"",
+        ),
         ("Null(3) -> Discard", "one argument too many: 3"),
         ("Queue -> Discard(ACTIVE false)", "ACTIVE false is not supported"),
         ("Queue(5, 6) -> ToDevice(eth1)", "one argument too many: 6"),
@@ -1106,7 +1118,7 @@ fn elements_in_front_of_the_table_are_steps_before_it() {
         [
             r#"insert_before("ip4-lookup", { "port-switch", as = "click-in", ports = { "eth0" } })"#,
             r#"path("click-in.eth0", { "ip-classifier", as = "f", patterns = { "dst port 7", "icmp", "-" }, offset = 14 })"#,
-            r#"path("f.0", { "prohibit" })"#,
+            r#"path("f.0", "prohibit")"#,
             r#"path("f.1", "drop")"#,
             r#"path("f.2", { "counter", as = "n" })"#,
             r#"path("n.next", "ip4-lookup")"#,

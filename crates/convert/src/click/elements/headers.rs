@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use ::click::args::Args;
+use ::click::ip::IpClassifier;
 use ::click::kinds;
 use ::click::names::Scope;
 use ipnet::Ipv6Net;
@@ -85,6 +86,19 @@ pub(super) fn classifier(mut args: Args<'_>, state: State) -> Translated {
     let outputs = (0..patterns.len()).map(|output| output.to_string()).collect();
     let args = vec![("patterns", Value::List(patterns)), ("offset", Value::Number(state.offset))];
     let step = Step { outputs, ..Step::new("classifier", args, &[]) };
+    Ok((Piece::Steps(vec![step]), state))
+}
+
+/// A filter of an element with so many outputs in use, all of which its rules must have.
+pub(super) fn ip_filter(mut args: Args<'_>, outputs: usize, state: State) -> Translated {
+    let rules = args.rest();
+    let used = IpClassifier::filter(&rules, &args.scope())?.outputs().max(1);
+    if used > outputs {
+        return Err(format!("a rule leads to output {}, which leads nowhere", used - 1));
+    }
+    let args = vec![("rules", Value::List(rules)), network(state)?];
+    let outputs = (0..used).map(|output| output.to_string()).collect();
+    let step = Step { outputs, ..Step::new("ip-filter", args, &[]) };
     Ok((Piece::Steps(vec![step]), state))
 }
 

@@ -23,9 +23,6 @@ use super::{Devices, Graph, Placed, edges, written};
 /// The place of an IP header behind that of Ethernet.
 const NETWORK: i64 = 14;
 
-/// The step that answers that packets are prohibited.
-pub(in super::super) const PROHIBIT: &str = "prohibit";
-
 /// The part of an IP router that becomes steps.
 #[derive(Debug, Default)]
 pub(in super::super) struct Part {
@@ -144,13 +141,6 @@ impl Part {
         let order = graph.order(&starts);
         graph.states(&order)?;
         let mut known = Vec::new();
-        let prohibited = graph.part.led.iter().find(|(_, to)| *to == PROHIBIT);
-        if let Some((&(element, _), _)) = prohibited {
-            let step =
-                Step { kind: PROHIBIT, args: Vec::new(), outputs: Vec::new(), dropped: Vec::new() };
-            let placed = Placed { step, line: net.line(element), targets: Vec::new() };
-            graph.placed.insert(PROHIBIT.to_owned(), placed);
-        }
         if !graph.part.steps_in.is_empty() || !graph.part.steps_out.is_empty() {
             graph.steps(&order, devices)?;
             let (inward, outward) = (graph.part.inward.clone(), graph.part.outward.clone());

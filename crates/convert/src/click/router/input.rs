@@ -4,7 +4,6 @@ use ::click::Error;
 use ::click::text::split_words;
 
 use super::super::arguments;
-use super::super::graph::PROHIBIT;
 use super::reading::UNREACHABLE;
 use super::{INPUT, LOCAL, Own, Router, SHOWN, STEPS, is_in_front_of_device};
 
@@ -71,7 +70,7 @@ impl Router<'_> {
         self.reached.insert(next);
         match self.icmp_error(next)? {
             (UNREACHABLE, 9 | 10 | 13) => {
-                self.part.led.insert((at, output), PROHIBIT.to_owned());
+                self.part.led.insert((at, output), "prohibit".to_owned());
                 self.back(next)
             }
             _ => Err(self.net.error(
