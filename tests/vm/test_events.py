@@ -1,5 +1,6 @@
 """Forwarders around an event device, on more cores than one of which each packet may be: flows keep their order."""
 
+import contextlib
 import json
 import os
 
@@ -45,20 +46,21 @@ def device(router):
 )
 def test_flows_keep_their_order_with_many_forwarders(machine, hosts, name, order, cores, workers):
     left, right = hosts
-    router = machine.router(ports(*hosts) + events(name, order, cores))
-    try:
+    with contextlib.ExitStack() as closing:
+        router = machine.router(ports(*hosts) + events(name, order, cores))
+        closing.callback(router.close)
         targets = [f"10.0.2.{10 + number}" for number in range(FLOWS)]
         for target in targets:
             left.run("ping", "-c", "1", "-W", "10", target)
         assert len(router.show("forwarders")["forwarders"]) == 1 + workers
         sink = Sink(right.namespace)
+        closing.callback(sink.close)
         # Few enough for an emulated NIC, however slow the machine is.
         stream = Stream(left.namespace, targets, rate=1000)
         assert sink.wait(STREAM, 60 + STREAM / 100)
         sent = stream.stop()
-        assert lost(sent, sink) == []
+        assert lost(sent, sink) == [], (router.show("counters"), device(router))
         numbers = [number for number, _ in sink.arrived()]
-        sink.close()
         flows = [[number for number in numbers if number % FLOWS == flow] for flow in range(FLOWS)]
         shown = device(router)
         assert (shown["device"], shown["order"]) == (name, order)
@@ -72,8 +74,6 @@ def test_flows_keep_their_order_with_many_forwarders(machine, hosts, name, order
         assert sum(count > 0 for count in worked) > 1, worked
         assert wait_for(lambda: device(router)["in_flight"] == 0)
         router.stop()
-    finally:
-        router.close()
 
 
 def late(numbers):
