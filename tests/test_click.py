@@ -66,8 +66,10 @@ def test_elements_of_many_classes_sort_and_change_frames(lab):
     route[1] -> Unstrip(14) -> EtherMirror -> out;
     c[1] -> arps :: Counter -> Discard;
     c[2] -> Discard;
+    ControlSocket(TCP, 7777);
     """ % (RIGHT_MAC, HOST_B_MAC)
-    wires = Wires(lab, **click(text))
+    wires = Wires(lab, **click(text), calm=True)
+    client = ControlSocket(wires.inside)
     wires.left.send(frame())
     expected = ipv4("10.0.1.2", "10.0.2.2", udp("10.0.1.2", "10.0.2.2", 1000, 2000, pattern(40)), ttl=63, tos=46 << 2)
     assert wires.right.expect(1) == [ethernet(HOST_B_MAC, RIGHT_MAC, 0x0800, expected)]
@@ -76,11 +78,8 @@ def test_elements_of_many_classes_sort_and_change_frames(lab):
     assert mirrored[:14] == ethernet(HOST_A_MAC, LEFT_MAC, 0x0800, b"")
     wires.left.send(frame("10.0.4.7"), frame(ttl=1), ethernet(LEFT_MAC, HOST_A_MAC, 0x0806, pattern(28)))
 
-    def arps():
-        steps = {step["name"]: step for step in wires.router.show("graph")["steps"]}
-        return json.dumps(steps["arps"])
-
-    assert wait_for(lambda: '"packets": 1' in arps() or '"packets":1' in arps())
+    assert wait_for(lambda: int(client.read("arps.count")) > 0)
+    assert client.read("arps.count") == "1"
     assert wires.right.receive(0.1) == []
     wires.router.stop()
 
@@ -102,6 +101,101 @@ def test_real_hosts_use_an_ip_router_of_click(lab):
     steps = [step["name"] for step in hosts.router.show("graph")["steps"]]
     assert steps[0] == "classify" and "ip4-rewrite" in steps
     hosts.router.stop()
+
+
+def router(*changes):
+    """The example's router between the wires, with changes; each must have an effect."""
+    text = ROUTER.replace("eth1", "tp-left").replace("eth2", "tp-right")
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+def test_a_firewall_of_click_is_in_front_of_the_table(lab):
+    """Packets that wait for a neighbour's MAC, and those for the router, pass it as well."""
+    text = router(
+        ("    -> table;\nleft", "    -> f :: IPFilter(1 udp dst port 7, deny icmp type echo-reply, deny dst host 10.0.2.1 && tcp,"
+                               " allow all)\n -> passed :: Counter -> table;\n"
+                               "f[1] -> ICMPError(10.0.1.1, unreachable, filterprohibited) -> table;\nleft"),
+    ) + "ControlSocket(TCP, 7777);"
+    hosts = Hosts(lab, **click(text))
+    client = ControlSocket(hosts.inside)
+    trace = hosts.left.run("traceroute", "-n", "-w", "2", "-q", "1", "10.0.2.2").stdout.splitlines()
+    assert "10.0.1.1" in trace[1] and "10.0.2.2" in trace[2], trace
+    before = int(client.read("passed.count"))
+    # The answer is refused, whoever asked first.
+    assert hosts.left.run("ping", "-c", "2", "-W", "1", "10.0.2.2", check=False).returncode == 1
+    assert int(client.read("passed.count")) >= before + 2
+    hosts.left.run("ping", "-c", "2", "-W", "2", "10.0.1.1")
+    script = "import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM); s.connect(('10.0.2.2', 7)); s.send(b'x'); s.settimeout(5)\n" \
+             "try: s.recv(9)\nexcept OSError as error: print(error)"
+    assert "No route to host" in hosts.left.run("python3", "-c", script).stdout
+    config = hosts.router.show("graph")["steps"]
+    assert {"click-in", "f", "passed", "prohibit"} <= {step["name"] for step in config}
+    hosts.router.stop()
+
+
+def test_the_first_packet_to_a_host_passes_the_filter_behind_the_table(lab):
+    text = router(
+        ("table[2] -> right", "table[2] -> f :: IPFilter(deny udp dst port 2000, allow all) -> sent :: Counter -> right"),
+        ("table[0] -> Ether", "table[0] -> own :: IPFilter(deny icmp, allow all) -> Ether"),
+    ) + "ControlSocket(TCP, 7777);"
+    hosts = Hosts(lab, **click(text))
+    client = ControlSocket(hosts.inside)
+    script = "import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM); s.sendto(b'x', ('10.0.2.2', int(sys.argv[1])))"
+    receive = "import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('', %d)); s.settimeout(%d)\n" \
+              "print('ready', flush=True)\ntry: print(s.recv(9))\nexcept OSError: print('nothing')"
+    refused = hosts.right.spawn("python3", "-c", receive % (2000, 5), stdout=subprocess.PIPE, text=True)
+    passed = hosts.right.spawn("python3", "-c", receive % (2001, 20), stdout=subprocess.PIPE, text=True)
+    assert refused.stdout.readline() == passed.stdout.readline() == "ready\n"
+    # The router does not know the host's MAC yet, at least for the first one.
+    hosts.left.run("python3", "-c", script, "2000")
+    hosts.left.run("python3", "-c", script, "2001")
+    assert passed.communicate(timeout=30)[0] == "b'x'\n"
+    assert refused.communicate(timeout=30)[0] == "nothing\n"
+    assert int(client.read("sent.count")) >= 1
+    # Packets to the router itself are on another output of the table.
+    assert hosts.left.run("ping", "-c", "1", "-W", "1", "10.0.2.1", check=False).returncode == 1
+    hosts.left.run("ping", "-c", "2", "-W", "2", "10.0.2.2")
+    hosts.right.run("ping", "-c", "2", "-W", "2", "10.0.1.2")
+    trace = hosts.left.run("traceroute", "-n", "-w", "2", "-q", "1", "-I", "10.0.2.2").stdout.splitlines()
+    assert "10.0.1.1" in trace[1] and "10.0.2.2" in trace[2], trace
+    hosts.router.stop()
+
+
+def test_a_shaped_router_of_click_sends_at_its_rate(lab):
+    text = router(("Queue(200) -> ToDevice", "Queue(200) -> rate :: Shaper(50) -> ToDevice")) + "ControlSocket(TCP, 7777);"
+    hosts = Hosts(lab, **click(text))
+    client = ControlSocket(hosts.inside)
+    hosts.left.run("ping", "-c", "3", "-W", "2", "10.0.2.2")
+    names = [step["name"] for step in hosts.router.show("graph")["steps"]]
+    assert {"click-out", "left/queue", "right/queue"} <= set(names), names
+    # So many answers take two seconds at least, however fast the requests are.
+    begin = time.monotonic()
+    hosts.left.run("ping", "-c", "120", "-i", "0.002", "-w", "30", "10.0.2.2")
+    assert time.monotonic() - begin >= 2
+    assert client.read("right/rate.rate") == "50"
+    client.write("right/rate.rate", "100000")
+    client.write("left/rate.rate", "100000")
+    hosts.left.run("ping", "-c", "3", "-W", "2", "10.0.2.2")
+    hosts.router.stop()
+
+
+def test_elements_of_octeon_forward_as_devices(lab):
+    text = """
+    FromOcteon(tp-left, PROMISC true) -> in :: Counter -> ToOcteon(tp-right);
+    FromOcteon(tp-right, PROMISC true) -> ToOcteon(tp-left, LOCK true);
+    ControlSocket(TCP, 7777);
+    """
+    wires = Wires(lab, **click(text))
+    client = ControlSocket(wires.inside)
+    wires.left.send(frame())
+    assert wires.right.expect(1) == [frame()]
+    wires.right.send(frame(sport=7))
+    assert wires.left.expect(1) == [frame(sport=7)]
+    assert int(client.read("in.count")) >= 1
+    wires.router.stop()
 
 
 def test_copies_loops_and_queues_keep_every_packet(lab):
@@ -189,7 +283,7 @@ def test_files_are_checked_and_converted(tmp_path):
     assert done.returncode == 1 and f"{file}:1:" in done.stderr, done
     # Errors of the converted statements have the lines of the file.
     done = run("check", "--offline", "--click", text="\n\nFromDevice(a-name-that-is-too-long) -> Discard;\nFromDevice(lo9?)->Discard;")
-    assert done.returncode == 1, done
+    assert done.returncode == 1 and f'{file}:3: port "port0": device "a-name-that-is-too-long"' in done.stderr, done
     lua = run("convert", "click", text=BRIDGE)
     assert lua.returncode == 0 and 'turnpike.port "tp-left"' in lua.stdout, lua
     again = tmp_path / "again.lua"

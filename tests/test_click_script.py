@@ -6,7 +6,7 @@ from lib.apply import refused
 from lib.click import ControlSocket
 from lib.lab import HOST_A_MAC, LEFT_MAC, Wires
 from lib.netns import wait_for
-from lib.packets import ethernet, pattern
+from lib.packets import ethernet, pattern, pcap_file
 from lib.router import Change, binary
 
 SORTER = """
@@ -179,3 +179,25 @@ def test_mistakes_in_scripts_are_found_by_check(tmp_path):
         'element "four" (Script): a second script that controls the end of the router',
     ):
         assert message in result.stderr + result.stdout, result.stderr
+
+
+def test_the_end_of_a_source_ends_the_router(lab, tmp_path):
+    frames = [frame(number) for number in range(5)]
+    (tmp_path / "in.pcap").write_bytes(pcap_file(frames))
+    for source in (f"FromDump({tmp_path}/in.pcap, STOP true)", f"InfiniteSource(\\<{frames[0].hex()}>, 5, STOP true)"):
+        wires = Wires(lab, **click(f"{source} -> Queue -> ToDevice(tp-right);"), wait=False)
+        assert wires.router.process.wait(30) == 0
+        assert "handler stop: the router ends" in wires.router.log()
+
+
+def test_a_source_steps_the_script_that_controls_the_end(lab):
+    text = SORTER + f"""
+    source :: RatedSource(\\<{frame(1).hex()}>, 1000, 5, STOP true) -> Queue -> ToDevice(tp-left);
+    end :: DriverManager(pause, print "paused", pause, stop);
+    """
+    wires = Wires(lab, **click(text))
+    assert len(wires.left.expect(5)) == 5
+    assert wait_for(lambda: 'script "end": paused' in wires.router.log())
+    assert wires.router.process.poll() is None
+    ControlSocket(wires.inside).write("stop")
+    assert wires.router.process.wait(30) == 0

@@ -7,7 +7,8 @@
 //! - *Flow* has a letter for each port: packets of an input may leave by outputs with the same letter. `#` stands for
 //!   the port's own number, `[^#]` for any other.
 //!
-//! The values are those of Click's elements, and of FastClick's for classes that Click has not.
+//! The values are those of Click's elements, of FastClick's for classes that Click has not, and of `FromOcteon` and
+//! `ToOcteon`, which are in neither.
 
 use std::fmt;
 
@@ -231,6 +232,7 @@ pub static CLASSES: &[Class] = &[
     class("FromHost", "0/1", "h/h", "x/x"),
     class("FromIPSummaryDump", "0/1", "a/a", "x/x"),
     class("FromNetmapDevice", "0/1", "h/h", "x/x"),
+    class("FromOcteon", "0/1", "h/h", "x/x"),
     class("FromSocket", "0-1/0-1", "h/h", "x/y"),
     class("FrontDropQueue", "1/1-2", "h/lh", "x/x"),
     class("FullNoteQueue", "1/1-2", "h/lh", "x/x"),
@@ -273,6 +275,7 @@ pub static CLASSES: &[Class] = &[
     class("LinuxIPLookup", "1/1-", "a/a", "x/x"),
     class("LookupIP6Route", "1/-", "h/h", "x/x"),
     class("LookupIPRouteMP", "1/-", "h/h", "x/x"),
+    class("MSQueue", "1/1-2", "h/lh", "x/x"),
     class("MarkIP6Header", "1/1", "a/a", "x/x"),
     class("MarkIPCE", "1/1", "a/a", "x/x"),
     class("MarkIPHeader", "1/1", "a/a", "x/x"),
@@ -280,6 +283,7 @@ pub static CLASSES: &[Class] = &[
     class("Message", "0/0", "a/a", "x/x"),
     class("Meter", "1/2-", "h/h", "x/x"),
     class("MixedQueue", "2/1-2", "h/lh", "x/x"),
+    class("NetmapInfo", "0/0", "a/a", "x/x"),
     class("NotifierQueue", "1/1-2", "h/lh", "x/x"),
     class("Null", "1/1", "a/a", "x/x"),
     class("Pad", "1/1", "a/a", "x/x"),
@@ -315,6 +319,7 @@ pub static CLASSES: &[Class] = &[
     class("RoundRobinSched", "-/1", "l/l", "x/x"),
     class("RoundRobinSwitch", "1/1-", "h/h", "x/x"),
     class("ScheduleInfo", "0/0", "a/a", "x/x"),
+    class("ScheduleLinux", "0/0", "a/a", "x/x"),
     class("Script", "-/-", "ah/ah", "x/x"),
     class("SetAnnoByte", "1/1", "a/a", "x/x"),
     class("SetCRC32", "1/1", "a/a", "x/x"),
@@ -339,6 +344,7 @@ pub static CLASSES: &[Class] = &[
     class("SortedIPLookup", "1/-", "h/h", "x/x"),
     class("SpinlockAcquire", "1/1", "a/a", "x/x"),
     class("SpinlockInfo", "0/0", "a/a", "x/x"),
+    class("SpinlockRelease", "1/1", "a/a", "x/x"),
     class("StaticIPLookup", "1/-", "h/h", "x/x"),
     class("StaticPullSwitch", "-/1", "l/l", "x/x"),
     class("StaticSwitch", "1/-", "h/h", "x/x"),
@@ -368,6 +374,7 @@ pub static CLASSES: &[Class] = &[
     class("ToHostSniffers", "1/0", "h/h", "x/x"),
     class("ToIPSummaryDump", "1/0-1", "a/h", "x/x"),
     class("ToNetmapDevice", "1/0-2", "a/h", "x/x"),
+    class("ToOcteon", "1/0", "h/h", "x/x"),
     class("ToSocket", "0-1/0-1", "l/l", "x/y"),
     class("Truncate", "1/1", "a/a", "x/x"),
     class("UDPIPEncap", "1/1", "a/a", "x/x"),
@@ -393,6 +400,43 @@ mod tests {
             }
             assert!(class.inputs().least <= class.inputs().most);
         }
+    }
+
+    /// The classes that a text names as literals, which are the words that have small letters behind a first capital one.
+    fn named(text: &str) -> Vec<&str> {
+        let tests = text.find("#[cfg(test)]").unwrap_or(text.len());
+        let lines = text[..tests].lines().filter(|line| !line.trim_start().starts_with("//"));
+        let words = lines.flat_map(|line| line.split('"').skip(1).step_by(2));
+        let is_class = |word: &&str| {
+            word.starts_with(|first: char| first.is_ascii_uppercase())
+                && word.chars().all(|letter| letter.is_ascii_alphanumeric())
+                && word.chars().any(|letter| letter.is_ascii_lowercase())
+        };
+        words.filter(is_class).collect()
+    }
+
+    #[test]
+    fn every_class_that_is_converted_or_has_handlers_is_known() {
+        let sources = [
+            include_str!("../../convert/src/click/elements.rs"),
+            include_str!("../../convert/src/click/elements/headers.rs"),
+            include_str!("../../convert/src/click/elements/sources.rs"),
+            include_str!("../../convert/src/click/elements/waiting.rs"),
+            include_str!("../../convert/src/click/graph.rs"),
+            include_str!("../../convert/src/click/handlers.rs"),
+            include_str!("../../convert/src/click/net.rs"),
+            include_str!("../../convert/src/click/pull.rs"),
+            include_str!("../../convert/src/click/router.rs"),
+            include_str!("../../convert/src/click/router/input.rs"),
+            include_str!("../../convert/src/click/router/output.rs"),
+            include_str!("../../convert/src/click/router/reading.rs"),
+            include_str!("../../convert/src/click/graph/splice.rs"),
+            include_str!("../../router/src/handlers.rs"),
+        ];
+        let named: Vec<&str> = sources.into_iter().flat_map(named).collect();
+        assert!(named.contains(&"FromOcteon") && named.len() > 200, "{}", named.len());
+        let unknown: Vec<_> = named.iter().filter(|name| find(name).is_none()).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub use reset::Reset;
 pub use reverse_path::{Ip4ReversePath, Ip6ReversePath, REVERSE_PATH, ReversePath};
 pub use steer::named_hop;
 pub use toolbox::{
-    Meters, OrderNumber, Printed, PrintedPacket, Sources, order_number, with_order_number,
+    Dumps, Meters, OrderNumber, Printed, PrintedPacket, Sources, order_number, with_order_number,
 };
 pub use vlan_input::VlanInput;
 pub use vlan_output::VlanOutput;

@@ -80,6 +80,8 @@ pub enum What {
     Reset,
     /// Drops the packets that a queue holds.
     Empty,
+    /// A file has packets that its source has not made yet.
+    HasMore,
     /// Lets a source make as many packets as its limit allows once more.
     Restart,
     /// The average that a meter compares.
@@ -243,6 +245,12 @@ const QUEUE: &[Handler] = &[
 
 const COUNTED: &[Handler] = &[reads("count", What::Count), writes("reset_counts", What::Reset)];
 
+const FROM_DUMP: &[Handler] = &[
+    reads("active", What::HasMore),
+    reads("count", What::Count),
+    writes("reset_counts", What::Reset),
+];
+
 const RATED: &[Handler] = &[
     argument("rate", "rate", Form::Packets),
     argument("limit", "limit", Form::Integer(-1, i64::MAX)),
@@ -369,7 +377,8 @@ fn own(class: &str) -> &'static [Handler] {
         "Queue" | "SimpleQueue" | "ThreadSafeQueue" | "NotifierQueue" | "MSQueue"
         | "MixedQueue" | "FrontDropQueue" => QUEUE,
         "Discard" | "FromDevice" | "PollDevice" | "FromDPDKDevice" | "FromNetmapDevice"
-        | "FromOcteon" | "MQFromDevice" | "FromDump" | "FromHost" => COUNTED,
+        | "FromOcteon" | "FromHost" => COUNTED,
+        "FromDump" => FROM_DUMP,
         "ToDump" => TO_DUMP,
         "Unqueue" => UNQUEUE,
         "RatedSource" | "UDPSource" | "FastUDPSource" => RATED,
@@ -396,10 +405,9 @@ fn own(class: &str) -> &'static [Handler] {
         "EtherEncap" => ETHER_ENCAP,
         "EtherRewrite" => ETHER_REWRITE,
         "HostEtherFilter" => ETHER,
-        "ARPQuerier" | "ARPQuerier2" => ARP,
+        "ARPQuerier" => ARP,
         "StaticIPLookup" | "LinearIPLookup" | "RadixIPLookup" | "DirectIPLookup"
-        | "RangeIPLookup" | "SortedIPLookup" | "LookupIPRoute" | "LookupIPRouteMP"
-        | "LookupIPRoute2" => TABLE,
+        | "RangeIPLookup" | "SortedIPLookup" | "LookupIPRouteMP" => TABLE,
         "Script" | "DriverManager" => SCRIPT,
         "ControlSocket" => TCP,
         _ => &[],

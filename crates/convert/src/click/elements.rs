@@ -10,7 +10,7 @@ use ::click::args::Args;
 use ::click::kinds;
 
 pub(super) use headers::{LOOKUPS, Route, routes};
-pub(super) use sources::device;
+pub(super) use sources::{device, stop};
 pub(super) use waiting::{capacity, is_shaper, rate};
 
 use super::arguments::{bytes, label, mac, number, probability};
@@ -65,6 +65,22 @@ impl Step {
         Self { kind, args, outputs, dropped: Vec::new() }
     }
 
+    /// A step with an output for each of these ports, and another one.
+    pub(super) fn switch(kind: &'static str, ports: Vec<String>) -> Self {
+        let outputs = ports.clone();
+        Self { kind, args: vec![("ports", Value::List(ports))], outputs, dropped: Vec::new() }
+    }
+
+    /// The step that sorts packets as a routing table does, those without a route like those of the last output.
+    pub(super) fn sorter(routes: &[Route], outputs: usize) -> Self {
+        let has_default = routes.iter().any(|route| route.prefix.prefix_len() == 0);
+        let default = (!has_default).then(|| format!("0.0.0.0/0 {outputs}"));
+        let routes = routes.iter().map(|route| format!("{} {}", route.prefix, route.output));
+        let routes = routes.chain(default).collect();
+        let args = vec![("routes", Value::List(routes)), ("offset", Value::Number(14))];
+        Self::numbered("ip-lookup", args, outputs + 1)
+    }
+
     /// A step that moves the beginning of frames by so many bytes.
     pub(super) fn shift(bytes: i64) -> Self {
         let (kind, other) = if bytes > 0 { ("strip", "short") } else { ("unstrip", "full") };
@@ -80,6 +96,8 @@ pub(super) enum Piece {
     Nothing,
     /// Steps one behind the other, by their first outputs.
     Steps(Vec<Step>),
+    /// A step of the default graph.
+    Lead(&'static str),
     /// Its packets are dropped.
     Drop,
     /// Its packets leave by this device.
@@ -93,7 +111,7 @@ pub(super) enum Piece {
 }
 
 /// Classes that hold facts or act on others; packets do not pass them.
-pub(super) const WITHOUT_PACKETS: [&str; 14] = [
+pub(super) const WITHOUT_PACKETS: [&str; 12] = [
     "Script",
     "DriverManager",
     "ControlSocket",
@@ -102,9 +120,7 @@ pub(super) const WITHOUT_PACKETS: [&str; 14] = [
     "ScheduleInfo",
     "StaticThreadSched",
     "BalancedThreadSched",
-    "ThreadSched",
     "DPDKInfo",
-    "ErrorElement",
     "PortInfo",
     "ScheduleLinux",
     "NetmapInfo",
@@ -112,23 +128,19 @@ pub(super) const WITHOUT_PACKETS: [&str; 14] = [
 
 type Translated = Result<(Piece, State), String>;
 
-/// Classes that change nothing about packets here.
-const NOTHING: [&str; 15] = [
-    "Null",
-    "PushNull",
-    "PullNull",
-    "Unqueue",
-    "Align",
-    "SetTimestamp",
-    "SetPacketType",
-    "MarkMACHeader",
-    "EnsureDPDKBuffer",
-    "RatedUnqueue",
-    "BandwidthRatedUnqueue",
-    "Burster",
-    "SpinlockAcquire",
-    "SpinlockRelease",
-    "EnsureEther",
+/// Classes that change nothing about packets here, with arguments that have no effect therefore.
+const NOTHING: [(&str, &[&str]); 11] = [
+    ("Null", &[]),
+    ("PushNull", &[]),
+    ("PullNull", &[]),
+    ("Align", &["MODULUS", "OFFSET"]),
+    ("SetTimestamp", &["TIMESTAMP", "FIRST"]),
+    ("SetPacketType", &["TYPE"]),
+    ("MarkMACHeader", &["OFFSET", "LENGTH"]),
+    ("EnsureDPDKBuffer", &["FORCE_COPY", "EXTRA_HEADROOM", "FAIL"]),
+    ("SpinlockAcquire", &["LOCK"]),
+    ("SpinlockRelease", &["LOCK"]),
+    ("EnsureEther", &["ETHERTYPE", "SRC", "DST"]),
 ];
 
 /// Returns what an element becomes for packets in this state, and their state behind it.
@@ -144,7 +156,11 @@ pub(super) fn translate(net: &Net<'_>, trees: &Trees, element: usize, state: Sta
         _ if trees.has(element) => Ok((Piece::Nothing, state)),
         class if SHAPERS.contains(&class) => waiting::shaper(net, element, state),
         class if DELAYS.contains(&class) => waiting::delay(net, element, state),
-        class if NOTHING.contains(&class) => Ok((Piece::Nothing, state)),
+        "EnsureEther" if state.offset != 0 => {
+            Err("only whole frames are supported; use EtherEncap".to_owned())
+        }
+        class if NOTHING.iter().any(|(known, _)| *known == class) => nothing(class, args, state),
+        "Unqueue" => waiting::unqueue(args, state),
         "Tee" | "PullTee" => {
             args.optional("N", number)?;
             args.finish()?;
@@ -171,14 +187,14 @@ pub(super) fn translate(net: &Net<'_>, trees: &Trees, element: usize, state: Sta
             let args = vec![patterns, headers::network(state)?];
             one(Step { outputs, ..Step::new("ip-classifier", args, &[]) })
         }
-        "IPFilter" => {
-            let rules = ("rules", Value::List(args.rest()));
-            let outputs = (0..outputs).map(|output| output.to_string()).collect();
-            let args = vec![rules, headers::network(state)?];
-            one(Step { outputs, ..Step::new("ip-filter", args, &[]) })
-        }
+        "IPFilter" => headers::ip_filter(args, outputs, state),
         _ if net.is_queue(element) => waiting::queue(net, element, state),
-        "Discard" | "Idle" | "ToHostSniffers" => Ok((Piece::Drop, state)),
+        "Discard" => discard(args, state),
+        "Idle" | "ToHostSniffers" => {
+            args.optional("DEVNAME", kinds::raw)?;
+            args.finish()?;
+            Ok((Piece::Drop, state))
+        }
         _ if net.is_to_device(element) => Ok((Piece::Send(device(net, element)?), state)),
         "Counter" | "AverageCounter" | "CounterMP" | "AverageCounterMP" => {
             plain(args, Step::new("counter", Vec::new(), &["next"]), state)
@@ -282,6 +298,26 @@ pub(super) fn translate(net: &Net<'_>, trees: &Trees, element: usize, state: Sta
             "class {class} is not supported yet here; docs/click.md lists the classes that are"
         )),
     }
+}
+
+/// An element of [`NOTHING`].
+fn nothing(class: &str, mut args: Args<'_>, state: State) -> Translated {
+    let known = NOTHING.iter().find(|(known, _)| *known == class);
+    for keyword in known.map_or(&[][..], |(_, keywords)| keywords) {
+        args.optional(keyword, kinds::raw)?;
+    }
+    args.finish()?;
+    Ok((Piece::Nothing, state))
+}
+
+/// An end of packets.
+fn discard(mut args: Args<'_>, state: State) -> Translated {
+    if args.keyword("ACTIVE", kinds::boolean)? == Some(false) {
+        return Err("ACTIVE false is not supported: it takes packets always".to_owned());
+    }
+    args.ignore(&["BURST"]);
+    args.finish()?;
+    Ok((Piece::Drop, state))
 }
 
 /// A step without arguments of its own.

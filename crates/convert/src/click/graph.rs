@@ -5,6 +5,7 @@
 //! ```
 
 mod becomes;
+mod splice;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -19,6 +20,8 @@ use super::lua::{Statements, Value, quoted, settings};
 use super::net::{FROM_HOST, Input, Net, TO_HOST, first_place};
 use super::pull::{Place, Tree, Trees};
 
+pub(super) use splice::Part;
+
 /// Most ports with a `FromDevice`: outputs of `port-switch` but one.
 const PORTS_MOST: usize = 15;
 
@@ -26,11 +29,14 @@ const PORTS_MOST: usize = 15;
 pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<Becomes, Errors> {
     let mut graph = Graph::new(net)?;
     let devices = graph.devices()?;
-    let order = graph.order();
+    let starts = [net.receivers(), net.makers()].concat();
+    let order = graph.order(&starts);
     graph.states(&order)?;
     ports(&devices, statements);
     host_notes(net, statements);
-    let first = graph.steps(&order, &devices)?;
+    lock_notes(net, statements);
+    graph.steps(&order, &devices)?;
+    let first = graph.entry(&devices)?;
     for element in graph.unreached() {
         let element = net.element(element);
         let (place, name) = (&element.place, &element.name);
@@ -73,8 +79,8 @@ pub(super) fn devices(net: &Net<'_>) -> Result<Devices, Errors> {
                         Err(message) => errors.push(net.error(element, &message)),
                     }
                 }
-                if net.class(element) == TO_HOST
-                    && let Err(message) = to_host(net.args(element))
+                if to.contains(&element)
+                    && let Err(message) = sends(net, element)
                 {
                     errors.push(net.error(element, &message));
                 }
@@ -87,12 +93,11 @@ pub(super) fn devices(net: &Net<'_>) -> Result<Devices, Errors> {
 }
 
 /// Keywords of elements that receive from devices whose subject is Turnpike's own business.
-const RECEIVING: [&str; 16] = [
+const RECEIVING: [&str; 15] = [
     "BURST",
     "METHOD",
     "HEADROOM",
     "TIMESTAMP",
-    "ACTIVE",
     "VERBOSE",
     "NUMA",
     "QUEUE",
@@ -120,6 +125,7 @@ fn is_promiscuous(net: &Net<'_>, element: usize) -> Result<bool, String> {
         args.optional("PROMISC", kinds::boolean)?.unwrap_or(false)
     };
     args.ignore(&RECEIVING);
+    is_active(&mut args)?;
     // Frames are the router's alone, as with `SNIFFER false`.
     if args.keyword("SNIFFER", kinds::boolean)? == Some(true) {
         return Err("SNIFFER true is not supported: the kernel does not see the frames".to_owned());
@@ -131,6 +137,70 @@ fn is_promiscuous(net: &Net<'_>, element: usize) -> Result<bool, String> {
     }
     args.finish()?;
     Ok(promiscuous)
+}
+
+/// Likewise, of elements that send by devices.
+const SENDING: [&str; 14] = [
+    "BURST",
+    "METHOD",
+    "DEBUG",
+    "VERBOSE",
+    "QUEUE",
+    "N_QUEUES",
+    "MAXQUEUES",
+    "MAXTHREADS",
+    "NDESC",
+    "IQUEUE",
+    "BLOCKING",
+    "TIMEOUT",
+    "ALLOC",
+    "LOCK",
+];
+
+/// Settings by which a device computes checksums, or cuts segments, that elements leave to it.
+const OFFLOADS: [&str; 4] = ["TSO", "IPCO", "TCO", "UCO"];
+
+/// Refuses what an element that sends by a device has that is not done.
+fn sends(net: &Net<'_>, element: usize) -> Result<(), String> {
+    let (mut args, class) = (net.args(element), net.class(element));
+    if class == TO_HOST {
+        return to_host(args);
+    }
+    args.required(if class == "ToDPDKDevice" { "PORT" } else { "DEVNAME" }, kinds::raw)?;
+    let second = match class {
+        "ToDevice" => "BURST",
+        "ToOcteon" => "LOCK",
+        _ => "QUEUE",
+    };
+    args.optional(second, kinds::raw)?;
+    args.ignore(&SENDING);
+    is_active(&mut args)?;
+    for keyword in OFFLOADS {
+        if args.keyword(keyword, kinds::boolean)? == Some(true) {
+            return Err(format!("{keyword} true is not supported: frames leave as they are"));
+        }
+    }
+    args.finish()
+}
+
+fn is_active(args: &mut Args<'_>) -> Result<(), String> {
+    match args.keyword("ACTIVE", kinds::boolean)? {
+        Some(false) => Err("ACTIVE false is not supported; leave the element out".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// Notes the arguments of devices that have no effect, but the user may think they had.
+pub(super) fn lock_notes(net: &Net<'_>, statements: &mut Statements) {
+    for element in net.of_class(&["ToOcteon"]) {
+        if net.element(element).arguments.len() > 1 {
+            let Element { place, name, .. } = net.element(element);
+            statements.note(format!(
+                "{place}: element \"{name}\": the lock has no effect: each forwarder has a transmit queue, or hands \
+                 packets to the one that has; their order is that of turnpike.forwarders"
+            ));
+        }
+    }
 }
 
 /// Reads a `FromHost`; returns true if it has addresses or routes for the kernel's interface.
@@ -209,6 +279,8 @@ struct Placed {
 struct Graph<'a> {
     net: &'a Net<'a>,
     trees: Trees,
+    /// The rest of the configuration, if it is an IP router.
+    part: Part,
     /// The packets at each element that some reach.
     states: HashMap<usize, State>,
     /// The steps by name.
@@ -226,9 +298,17 @@ struct Graph<'a> {
 impl<'a> Graph<'a> {
     fn new(net: &'a Net<'a>) -> Result<Self, Errors> {
         let (states, placed, entries) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let trees = Trees::new(net)?;
+        let (trees, part) = (Trees::new(net)?, Part::default());
         let (own, back) = (HashMap::new(), HashSet::new());
-        Ok(Self { net, trees, states, placed, entries, own, back, loops: Vec::new() })
+        Ok(Self { net, trees, part, states, placed, entries, own, back, loops: Vec::new() })
+    }
+
+    /// What an element becomes here.
+    fn translate(&self, element: usize, state: State) -> Result<(Piece, State), String> {
+        match self.part.piece(self.net, &self.trees, element, state) {
+            Some(translated) => translated,
+            None => translate(self.net, &self.trees, element, state),
+        }
     }
 
     fn devices(&self) -> Result<Devices, Errors> {
@@ -246,12 +326,15 @@ impl<'a> Graph<'a> {
         Ok(devices)
     }
 
-    /// The elements that packets reach, each behind all that lead to it, without the outputs that lead back.
-    fn order(&mut self) -> Vec<usize> {
+    /// The elements that packets from these reach, each behind all that lead to it, without the outputs that lead back.
+    fn order(&mut self, starts: &[usize]) -> Vec<usize> {
         let count = self.net.flat.elements.len();
         // 1: on the path to the present element; 2: done.
         let (mut marks, mut order) = (vec![0u8; count], Vec::new());
-        for start in self.net.receivers().into_iter().chain(self.net.makers()) {
+        for &start in starts {
+            if marks[start] != 0 {
+                continue;
+            }
             let mut path = vec![(start, 0)];
             marks[start] = 1;
             while let Some((element, output)) = path.last_mut() {
@@ -264,6 +347,9 @@ impl<'a> Graph<'a> {
                     continue;
                 }
                 let Some((to, _)) = self.net.target(at, next) else { continue };
+                if !self.part.leads_on(at, next) {
+                    continue;
+                }
                 match marks[to] {
                     0 => {
                         marks[to] = 1;
@@ -298,7 +384,8 @@ impl<'a> Graph<'a> {
             let behind = if self.net.receivers().contains(&element) {
                 State::default()
             } else {
-                match translate(self.net, &self.trees, element, *state) {
+                let state = *state;
+                match self.translate(element, state) {
                     Ok((_, behind)) => behind,
                     Err(message) => {
                         errors.push(self.net.error(element, &message));
@@ -306,7 +393,9 @@ impl<'a> Graph<'a> {
                     }
                 }
             };
-            let targets: Vec<_> = self.net.targets(element).map(|(_, to)| to).collect();
+            let targets = self.net.targets(element);
+            let targets = targets.filter(|(output, _)| self.part.leads_on(element, *output));
+            let targets: Vec<_> = targets.map(|(_, to)| to).collect();
             for (to, _) in targets {
                 let known = self.states.entry(to).or_insert(behind);
                 // The first path decides where data begin; headers of others move with them.
@@ -320,15 +409,18 @@ impl<'a> Graph<'a> {
         Errors::check(errors)
     }
 
-    /// Places the steps of all elements; returns the name of the first step.
-    fn steps(&mut self, order: &[usize], devices: &Devices) -> Result<String, Errors> {
+    /// Places the steps of all elements.
+    fn steps(&mut self, order: &[usize], devices: &Devices) -> Result<(), Errors> {
         let mut errors = Vec::new();
         for &element in order.iter().rev() {
             if self.net.receivers().contains(&element) {
+                errors.extend(
+                    self.no_more_outputs(element, 1).err().map(|why| self.net.error(element, &why)),
+                );
                 continue;
             }
             let state = self.states.get(&element).copied().unwrap_or_default();
-            let placed = match translate(self.net, &self.trees, element, state) {
+            let placed = match self.translate(element, state) {
                 Ok((piece, behind)) => self.place(element, piece, behind, devices),
                 Err(message) => Err(message),
             };
@@ -344,7 +436,7 @@ impl<'a> Graph<'a> {
             }
         }
         self.schedules(devices);
-        self.entry(devices)
+        Ok(())
     }
 
     /// Places the steps of trees of queues, each with the paths behind its queues.
@@ -409,6 +501,16 @@ impl<'a> Graph<'a> {
         Ok("on-wire".to_owned())
     }
 
+    /// Refuses outputs in use that an element does not have here: packets would never leave by them.
+    fn no_more_outputs(&self, element: usize, has: usize) -> Result<(), String> {
+        let used = self.net.outputs(element);
+        let mut targets = self.net.targets(element);
+        if targets.any(|(output, _)| output >= has) {
+            return Err(format!("{used} outputs in use; it has {has} here"));
+        }
+        Ok(())
+    }
+
     /// Places what an element becomes, behind which packets have this state.
     fn place(
         &mut self,
@@ -419,9 +521,18 @@ impl<'a> Graph<'a> {
     ) -> Result<(), String> {
         let name = self.net.step_name(element);
         let mut own = None;
+        match piece {
+            Piece::Drop if self.net.class(element) == "Idle" => {}
+            _ if self.part.is_quiet(element) => {}
+            Piece::Send(_) | Piece::Drop => self.no_more_outputs(element, 0)?,
+            Piece::Nothing if self.trees.aside(element).is_some() => {}
+            Piece::Nothing | Piece::Wait(_) => self.no_more_outputs(element, 1)?,
+            _ => {}
+        }
         let entry = match piece {
             Piece::Drop => "drop".to_owned(),
-            Piece::Nothing => self.follow(element, 0, behind),
+            Piece::Lead(step) => step.to_owned(),
+            Piece::Nothing => self.follow(element, self.part.main_output(element), behind),
             Piece::Send(device) => {
                 let port = &devices[&device].port;
                 let outputs = vec!["transmit".to_owned()];
@@ -473,10 +584,7 @@ impl<'a> Graph<'a> {
             Piece::Steps(steps) => {
                 let last = steps.len() - 1;
                 let ways = steps[last].outputs.len();
-                if self.net.outputs(element) > ways {
-                    let (has, used) = (ways, self.net.outputs(element));
-                    return Err(format!("{used} outputs in use; it has {has}"));
-                }
+                self.no_more_outputs(element, ways)?;
                 let targets = (0..ways).map(|output| self.follow(element, output, behind));
                 let mut targets: Vec<String> = targets.collect();
                 let mut entry = String::new();
@@ -509,6 +617,12 @@ impl<'a> Graph<'a> {
 
     /// The target of an output whose packets have this state.
     fn follow(&mut self, element: usize, output: usize, state: State) -> String {
+        if let Some(name) = self.part.led.get(&(element, output)) {
+            return name.clone();
+        }
+        if self.part.direct.contains(&(element, output)) {
+            return "ip4-lookup".to_owned();
+        }
         let Some(to) = self.net.target(element, output) else { return "drop".to_owned() };
         if !self.back.contains(&(element, output)) {
             return self.target(to, state, element);
@@ -557,6 +671,19 @@ impl<'a> Graph<'a> {
                 known.push(name);
             }
         }
+        self.paths("graph", &mut known, open, statements);
+        statements.add("turnpike.graph = graph".to_owned(), placed.line);
+        known
+    }
+
+    /// Writes paths of a graph from these edges on; `known` are the steps that are written already.
+    fn paths(
+        &self,
+        graph: &str,
+        known: &mut Vec<String>,
+        mut open: Vec<(String, usize)>,
+        statements: &mut Statements,
+    ) {
         while let Some((from, edge)) = open.pop() {
             let Some(placed) = self.placed.get(&from) else { continue };
             let (output, to) = &placed.targets[edge];
@@ -571,10 +698,8 @@ impl<'a> Graph<'a> {
             };
             let line = self.placed.get(to).map_or(placed.line, |next| next.line);
             let place = quoted(&format!("{from}.{output}"));
-            statements.add(format!("graph:path({place}, {written})"), line);
+            statements.add(format!("{graph}:path({place}, {written})"), line);
         }
-        statements.add("turnpike.graph = graph".to_owned(), placed.line);
-        known
     }
 }
 

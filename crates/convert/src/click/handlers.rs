@@ -14,6 +14,7 @@ use ::click::script::{CLASSES, Kind, Script};
 use ::click::{Element, Errors, Flow, Processing, kinds};
 
 use super::arguments::label;
+use super::elements::stop;
 use super::graph::Devices;
 use super::lua::{Statements, Value};
 use super::net::Net;
@@ -42,7 +43,7 @@ pub(super) fn by_devices(net: &Net<'_>, devices: &Devices) -> Becomes {
     };
     let of_devices = net.receivers().into_iter().chain(net.senders());
     let of_devices = of_devices.map(|element| (element, port_of(element)));
-    let queriers = net.of_class(&["ARPQuerier", "ARPQuerier2"]);
+    let queriers = net.of_class(&["ARPQuerier"]);
     let queriers =
         queriers.into_iter().map(|element| (element, sender(net, element).and_then(port_of)));
     let with_port = |(element, port)| (element, Become { port, ..Become::default() });
@@ -87,6 +88,11 @@ pub(super) fn elements(
             texts.into_iter().filter_map(|(key, text)| Some((key, Value::text(text.as_ref()?)))),
         );
         statements.statement(("element", &element.name), &settings, net.line(number));
+        if let Some(script) = stop(net, number) {
+            let settings = [("class", Value::text("Script")), ("config", Value::Text(script))];
+            let name = format!("{}@stop", element.name);
+            statements.statement(("element", &name), &settings, net.line(number));
+        }
     }
 }
 

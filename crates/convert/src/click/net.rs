@@ -21,18 +21,11 @@ pub(super) struct Net<'a> {
 }
 
 /// Classes whose packets come from a device.
-const FROM_DEVICE: [&str; 6] = [
-    "FromDevice",
-    "PollDevice",
-    "FromDPDKDevice",
-    "FromNetmapDevice",
-    "FromOcteon",
-    "MQFromDevice",
-];
+const FROM_DEVICE: [&str; 5] =
+    ["FromDevice", "PollDevice", "FromDPDKDevice", "FromNetmapDevice", "FromOcteon"];
 
 /// Classes whose packets leave by a device.
-const TO_DEVICE: [&str; 6] =
-    ["ToDevice", "ToDPDKDevice", "ToNetmapDevice", "ToOcteon", "MQToDevice", "MQPollDevice"];
+const TO_DEVICE: [&str; 4] = ["ToDevice", "ToDPDKDevice", "ToNetmapDevice", "ToOcteon"];
 
 /// The classes of the kernel's end of a TAP device.
 pub(super) const FROM_HOST: &str = "FromHost";
@@ -61,7 +54,10 @@ const QUEUES: [&str; 7] = [
 ];
 
 /// Names that mean something else in a graph than a step.
-const RESERVED: [&str; 12] = [
+const RESERVED: [&str; 15] = [
+    "classify",
+    "prohibit",
+    "reset",
     "transmit",
     "replicate",
     "drop",
@@ -104,13 +100,13 @@ impl<'a> Net<'a> {
         self.names.scope(self.element(number))
     }
 
-    /// The arguments of an element.
     /// The name of an element's step.
     pub(super) fn step_name(&self, number: usize) -> String {
         let mangled = self.element(number).name.replace('.', "_");
         if RESERVED.contains(&mangled.as_str()) { format!("{mangled}_") } else { mangled }
     }
 
+    /// The arguments of an element.
     pub(super) fn args(&self, number: usize) -> Args<'_> {
         Args::new(&self.names, self.element(number))
     }

@@ -256,6 +256,111 @@ fn errors_name_the_element_and_its_place() {
 }
 
 #[test]
+fn the_elements_of_octeon_are_devices() {
+    let text = "FromOcteon(eth0) -> Paint(1) -> t :: ToOcteon(eth1);";
+    assert_eq!(steps(text)[1], r#""Paint@2.next", { "to-port", as = "t", port = "eth1" }"#);
+    assert_eq!(converted(text).1, [""; 0]);
+    let (lua, notes) = converted(&text.replace("eth1)", "eth1, LOCK true)"));
+    assert_eq!(lua, self::lua(text));
+    assert!(notes.len() == 1 && notes[0].contains("element \"t\": the lock has no effect"));
+    assert!(errors("FromOcteon(eth0) -> ToOcteon(eth1, x, y);").contains("one argument too many"));
+}
+
+#[test]
+fn arguments_without_an_effect_are_refused() {
+    for (elements, expected) in [
+        ("Queue -> t :: ToDevice(eth1, FOO 1)", "\"t\" (ToDevice): unknown argument FOO"),
+        ("t :: ToDPDKDevice(eth1, TCO true)", "\"t\" (ToDPDKDevice): TCO true is not supported"),
+        ("t :: ToDPDKDevice(eth1, ACTIVE false)", "ACTIVE false is not supported"),
+        ("Queue -> u :: Unqueue(LIMIT 10) -> Discard", "\"u\" (Unqueue): LIMIT is not supported"),
+        ("Queue -> Unqueue(ACTIVE false) -> Discard", "ACTIVE false is not supported"),
+        ("Queue -> b :: Burster(0.1) -> Discard", "class Burster is not supported"),
+        (
+            "MarkIPHeader(14) -> IPFilter(1 udp, allow all) -> Discard",
+            "a rule leads to output 1, which",
+        ),
+        (
+            "MarkIPHeader(14) -> f :: IPFilter(allow all) -> Discard; f[1] -> Discard",
+            "it has 1 here",
+        ),
+        (
+            "MarkIPHeader(14) -> f :: IPFilter(alow all) -> Discard",
+            "\"f\" (IPFilter): pattern 0 \"alow all\"",
+        ),
+        ("Null(3) -> Discard", "one argument too many: 3"),
+        ("Queue -> Discard(ACTIVE false)", "ACTIVE false is not supported"),
+        ("Queue(5, 6) -> ToDevice(eth1)", "one argument too many: 6"),
+        ("Strip(14) -> EnsureEther -> Discard", "only whole frames are supported"),
+        ("m :: MixedQueue -> ToDevice(eth1); Idle -> [1] m", "input 1, from which"),
+        (
+            "q :: Queue -> ToDevice(eth1); q[1] -> Discard",
+            "\"q\" (Queue): 2 outputs in use; it has 1",
+        ),
+        ("Queue -> t :: ToDevice(eth1); t[0] -> Discard", "\"t\" (ToDevice): 1 outputs in use"),
+        ("q :: Queue -> PrioSched -> ToDevice(eth1); q[1] -> Discard", "it has 1 here"),
+    ] {
+        let errors = errors(&format!("FromDevice(eth0) -> {elements};"));
+        assert!(errors.contains(expected), "{elements}: {errors}");
+    }
+    let errors = self::errors("f :: FromDevice(eth0) -> Discard; f[1] -> Discard;");
+    assert!(errors.contains("\"f\" (FromDevice): 2 outputs in use; it has 1 here"), "{errors}");
+    let errors = self::errors("FromDPDKDevice(eth0, ACTIVE false) -> Discard;");
+    assert!(errors.contains("ACTIVE false"), "{errors}");
+    for elements in [
+        "Queue -> ToDevice(eth1, BURST 8, METHOD LINUX)",
+        "ToDPDKDevice(eth1, 0, N_QUEUES 2, BLOCKING false)",
+        "Queue -> Unqueue(8, ACTIVE true, LIMIT -1) -> SetTimestamp -> Align(4, 2) -> Discard(BURST 3)",
+    ] {
+        assert_eq!(converted(&format!("FromDevice(eth0) -> {elements};")).1, [""; 0]);
+    }
+}
+
+#[test]
+fn own_addresses_of_a_check_have_any_source() {
+    let text = |check: &str| format!("FromDevice(eth0) -> c :: {check} -> Discard;");
+    for (check, expected) in [
+        (
+            "CheckIPHeader(INTERFACES 10.0.0.1/24, GOODDST \"10.0.9.9 10.0.9.8\", OFFSET 14)",
+            r#"bad_sources = { "0.0.0.0/32", "255.255.255.255/32", "10.0.0.255/32" }, good_destinations = { "10.0.0.1/32", "10.0.9.9/32", "10.0.9.8/32" } }"#,
+        ),
+        (
+            "CheckIPHeader(10.0.0.255, 14)",
+            r#"bad_sources = { "0.0.0.0/32", "255.255.255.255/32", "10.0.0.255/32" } }"#,
+        ),
+    ] {
+        assert!(steps(&text(check))[0].ends_with(expected), "{:?}", steps(&text(check)));
+    }
+}
+
+#[test]
+fn sources_end_the_router_if_they_are_told_to() {
+    let script = |element: &str| {
+        let text = format!("s :: {element} -> Unqueue -> Discard; FromDevice(eth0) -> Discard;");
+        let text =
+            if element.starts_with("Timed") { text.replace("-> Unqueue ", "") } else { text };
+        let text = text.replace("-> Unqueue", "-> Queue -> Unqueue");
+        handlers(&text).into_iter().find(|line| line.starts_with("element \"s@stop\""))
+    };
+    let limited = "label again, wait 10ms, goto again $(or $(not $(s.active)) $(lt $(s.limit) 0) $(lt $(s.count) $(s.limit))), write stop";
+    for (element, expected) in [
+        ("InfiniteSource(\"a\", 5, STOP true)", limited),
+        ("RatedSource(\"a\", 9, 5, true, true)", limited),
+        ("TimedSource(0.1, \"a\", LIMIT 5, STOP true)", limited),
+        (
+            "FromDump(a.pcap, STOP true)",
+            "label again, wait 10ms, goto again $(s.active), write stop",
+        ),
+    ] {
+        let found = script(element).unwrap_or_else(|| panic!("{element}"));
+        let expected =
+            format!("element \"s@stop\" {{ class = \"Script\", config = \"{expected}\" }}");
+        assert_eq!(found, expected);
+    }
+    assert_eq!(script("InfiniteSource(\"a\", 5, STOP false)"), None);
+    assert_eq!(script("FromDump(a.pcap)"), None);
+}
+
+#[test]
 fn packets_that_wait_are_in_queues() {
     let text = "FromDevice(eth0) -> q :: Queue(20) -> BandwidthShaper(1Mbps) -> Unqueue -> Queue -> t :: ToDevice(eth1);";
     assert_eq!(
@@ -860,13 +965,18 @@ fn what_is_no_part_of_a_router_is_refused_there() {
     for (from, to, expected) in [
         (
             "-> Paint(1) -> ip",
-            "-> Paint(1) -> x :: Switch -> ip",
-            "element \"x\" (Switch): it is no part of an IP router",
+            "-> Paint(1) -> x :: EtherMirror -> ip",
+            "element \"x\" (EtherMirror): it is no part of an IP router",
         ),
         (
             "rt[1] -> DropBroadcasts",
-            "rt[1] -> x :: CheckTCPHeader -> DropBroadcasts",
-            "element \"x\" (CheckTCPHeader)",
+            "rt[1] -> x :: SetIPChecksum -> DropBroadcasts",
+            "element \"x\" (SetIPChecksum)",
+        ),
+        (
+            "-> fr1 :: IPFragmenter(1400) -> [0]arpq1",
+            "-> fr1 :: IPFragmenter(1400) -> x :: Queue -> Shaper(5) -> Unqueue -> [0]arpq1",
+            "(Shaper): it is no part of an IP router",
         ),
         (
             "toh :: ToHost;",
@@ -889,6 +999,259 @@ fn what_is_no_part_of_a_router_is_refused_there() {
         let errors = errors(&text);
         assert!(errors.contains(expected), "{to}: {errors}");
     }
+}
+
+#[test]
+fn arguments_of_the_elements_of_a_router_are_read() {
+    for (from, to, expected) in [
+        (
+            "ip :: Strip(14)",
+            "ip :: Strip(18)",
+            "(StaticIPLookup): data of packets begin at byte 18",
+        ),
+        ("ip :: Strip(14)", "ip :: Strip(14, 1)", "\"ip\" (Strip): one argument too many: 1"),
+        ("ToHost;", "ToHost(fake0, FOO 1);", "\"toh\" (ToHost): unknown argument FOO"),
+        (
+            "todevice0 :: ToDevice(eth0)",
+            "todevice0 :: ToDevice(eth0, FOO 1)",
+            "unknown argument FOO",
+        ),
+        (
+            "out0 :: Queue(200)",
+            "out0 :: Queue(200, 3)",
+            "\"out0\" (Queue): one argument too many: 3",
+        ),
+        ("Paint(1) -> ip", "Paint(1, PAINT, 3) -> ip", "one argument too many: 3"),
+        (
+            "CheckIPHeader(INTERFACES",
+            "k :: CheckIPHeader(BADSRC 10.9.9.9, INTERFACES",
+            "\"k\" (CheckIPHeader): source 10.9.9.9: here it refuses broadcast addresses",
+        ),
+        (
+            "CheckIPHeader(INTERFACES",
+            "CheckIPHeader(GOODDST 10.9.9.9, INTERFACES",
+            "GOODDST is not supported here",
+        ),
+        (
+            "PollDevice(eth0) -> c0",
+            "PollDevice(eth0) -> h :: HostEtherFilter(2:0:0:0:0:1) -> c0",
+            "\"h\" (HostEtherFilter): 02:00:00:00:00:01 is not the MAC of \"eth0\"",
+        ),
+        (
+            "dt0 :: DecIPTTL",
+            "dt0 :: DecIPTTL(MULTICAST false)",
+            "\"dt0\" (DecIPTTL): unknown argument MULTICAST",
+        ),
+        (
+            "fr0 :: IPFragmenter(1500)",
+            "fr0 :: IPFragmenter(1500, false)",
+            "\"fr0\" (IPFragmenter): HONOR_DF false is not supported",
+        ),
+        ("cp0 :: PaintTee(1)", "cp0 :: PaintTee(1, PAINT, 4)", "one argument too many: 4"),
+        (
+            "FixIPSrc(18.26.4.92)",
+            "x :: FixIPSrc(18.26.4.93)",
+            "\"x\" (FixIPSrc): 18.26.4.93 is no address of the router",
+        ),
+        (
+            "ICMPError(18.26.4.92, timeexceeded)",
+            "x :: ICMPError(18.26.4.92, timeexceeded, reassembly)",
+            "\"x\" (ICMPError): type 11 with code 1 in place of type 11 with code 0",
+        ),
+        (
+            "ICMPError(18.26.4.92, redirect, host)",
+            "x :: ICMPError(10.9.9.9, redirect, host)",
+            "\"x\" (ICMPError): 10.9.9.9 is no address of the router",
+        ),
+        (
+            "arpq0 :: ARPQuerier(18.26.4.92, 00:00:C0:3B:71:EF)",
+            "arpq0 :: ARPQuerier(18.26.4.92, 00:00:C0:3B:71:EF, BROADCAST 1.2.3.4)",
+            "\"arpq0\" (ARPQuerier): unknown argument BROADCAST",
+        ),
+    ] {
+        let text = ROUTER.replace(from, to);
+        assert_ne!(text, ROUTER, "{from}");
+        let errors = errors(&text);
+        assert!(errors.contains(expected), "{to}: {errors}");
+    }
+    for (from, to) in [
+        (
+            "CheckIPHeader(INTERFACES 18.26.4.92/255.255.255.0 1.0.0.1/255.0.0.0)",
+            "CheckIPHeader(18.26.4.255 1.255.255.255)",
+        ),
+        ("PollDevice(eth0) -> c0", "PollDevice(eth0) -> HostEtherFilter(00:00:C0:3B:71:EF) -> c0"),
+        ("arpq0 :: ARPQuerier(18.26.4.92, 00", "arpq0 :: ARPQuerier(18.26.4.92/24, 00"),
+    ] {
+        let text = ROUTER.replace(from, to);
+        assert_ne!(text, ROUTER, "{from}");
+        assert_eq!(lua(&text), lua(ROUTER), "{to}");
+    }
+}
+
+/// The statements that change the default graph for the router with this change.
+fn spliced(from: &str, to: &str) -> Vec<String> {
+    let text = ROUTER.replace(from, to);
+    assert_ne!(text, ROUTER, "{from}");
+    let lines = lua(&text).into_iter().filter(|line| line.starts_with("turnpike.graph:"));
+    lines.map(|line| line.trim_start_matches("turnpike.graph:").to_owned()).collect()
+}
+
+#[test]
+fn elements_in_front_of_the_table_are_steps_before_it() {
+    assert_eq!(
+        spliced(
+            "-> rt :: Static",
+            "-> f :: IPFilter(deny src 10.0.0.0/8, allow all) -> rt :: Static"
+        ),
+        [
+            r#"insert_before("ip4-lookup", { "port-switch", as = "click-in", ports = { "eth0", "eth1" } })"#,
+            r#"path("click-in.eth0", { "ip-filter", as = "f", rules = { "deny src 10.0.0.0/8", "allow all" }, offset = 14 })"#,
+            r#"path("f.0", "ip4-lookup")"#,
+            r#"path("click-in.eth1", "f")"#,
+        ]
+    );
+    // Of one device only; what the filter refuses is answered.
+    let to = "-> Paint(1) -> MarkIPHeader(14) -> f :: IPClassifier(dst port 7, icmp, -); f[2] -> n :: Counter -> ip;
+        f[0] -> ICMPError(18.26.4.92, unreachable, filterprohibited) -> rt; f[1] -> Discard;";
+    assert_eq!(
+        spliced("-> Paint(1) -> ip;", to),
+        [
+            r#"insert_before("ip4-lookup", { "port-switch", as = "click-in", ports = { "eth0" } })"#,
+            r#"path("click-in.eth0", { "ip-classifier", as = "f", patterns = { "dst port 7", "icmp", "-" }, offset = 14 })"#,
+            r#"path("f.0", "prohibit")"#,
+            r#"path("f.1", "drop")"#,
+            r#"path("f.2", { "counter", as = "n" })"#,
+            r#"path("n.next", "ip4-lookup")"#,
+        ]
+    );
+    let found = handlers(&ROUTER.replace("-> Paint(1) -> ip;", to));
+    let has = |begin: &str, end: &str| {
+        let begin = format!("element \"{begin}\"");
+        found.iter().any(|line| line.starts_with(&begin) && line.ends_with(end))
+    };
+    assert!(has("f", r#"counts = { "click-in.eth0" }, step = "f" }"#), "{found:?}");
+    assert!(has("n", r#"counts = { "f.2" }, step = "n" }"#), "{found:?}");
+    assert!(has("rt", r#"ways = { "local", "eth0", "eth1" } }"#), "{found:?}");
+    assert!(has("todevice0", r#"inputs = { "pull" }, port = "eth0" }"#), "{found:?}");
+}
+
+#[test]
+fn elements_behind_the_table_are_sorted_as_it_sorts() {
+    let found = spliced(
+        "rt[1] -> DropBroadcasts",
+        "rt[1] -> f :: IPFilter(deny udp, allow all) -> l :: CheckLength(1000) -> DropBroadcasts",
+    );
+    assert_eq!(
+        found[0],
+        r#"insert_before("ip4-lookup", { "port-switch", as = "click-in", ports = { "eth0", "eth1" } })"#
+    );
+    assert!(
+        found[1].starts_with(
+            r#"path("click-in.eth0", { "ip-lookup", as = "rt", routes = { "18.26.4.92/32 0", "#
+        ) && found[1].ends_with(r#""0.0.0.0/0 1" }, offset = 14, outputs = 4 })"#),
+        "{found:?}"
+    );
+    assert_eq!(
+        found[2..],
+        [
+            r#"path("rt.0", "ip4-lookup")"#,
+            r#"path("rt.1", { "ip-filter", as = "f", rules = { "deny udp", "allow all" }, offset = 14 })"#,
+            r#"path("f.0", { "check-length", as = "l", length = 1000, offset = 14 })"#,
+            r#"path("l.ok", "ip4-lookup")"#,
+            r#"path("l.long", "drop")"#,
+            r#"path("rt.2", "ip4-lookup")"#,
+            r#"path("rt.3", "ip4-lookup")"#,
+            r#"path("click-in.eth1", "rt")"#,
+        ]
+    );
+    // Packets to the router itself, of which some are refused.
+    let found = spliced(
+        "rt[0] -> EtherEncap",
+        "rt[0] -> f :: IPClassifier(icmp, -); f[1] -> Discard; f[0] -> EtherEncap",
+    );
+    assert!(found.contains(&r#"path("f.0", "ip4-lookup")"#.to_owned()), "{found:?}");
+    assert!(found.contains(&r#"path("f.1", "drop")"#.to_owned()), "{found:?}");
+    assert!(found.contains(&r#"path("rt.1", "ip4-lookup")"#.to_owned()), "{found:?}");
+}
+
+#[test]
+fn elements_in_front_of_a_device_are_steps_behind_the_rewrite() {
+    let shaped =
+        ("out1 :: Queue(200) -> todevice1", "out1 :: Queue(200) -> s :: Shaper(100) -> todevice1");
+    assert_eq!(
+        spliced(shaped.0, shaped.1),
+        [
+            r#"insert_after("ip4-rewrite.transmit", { "egress-switch", as = "click-out", ports = { "eth1" } })"#,
+            r#"path("click-out.eth1", { "queue", as = "out1", capacity = 200, rate = "100pps" })"#,
+            r#"path("out1.next", { "to-port", as = "todevice1", port = "eth1" })"#,
+            r#"path("todevice1.transmit", "transmit")"#,
+        ]
+    );
+    let (_, notes) = converted(&ROUTER.replace(shaped.0, shaped.1));
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.contains("elements behind ARPQuerier see no packets of the router"))
+    );
+    let found = spliced(
+        "arpq1 :: ARPQuerier(1.0.0.1, 00:00:C0:CA:68:EF) -> out1;",
+        "arpq1 :: ARPQuerier(1.0.0.1, 00:00:C0:CA:68:EF) -> k :: IPClassifier(ip dscp 46, -);
+         k[0] -> a :: Queue(7) -> p :: PrioSched -> Unqueue -> out1; k[1] -> b :: Queue -> [1] p;",
+    );
+    for expected in [
+        r#"path("click-out.eth1", { "ip-classifier", as = "k", patterns = { "ip dscp 46", "-" }, offset = 14 })"#,
+        r#"path("k.0", { "to-queue", as = "a", number = 0 })"#,
+        r#"path("a.next", { "schedule", as = "p", order = "prio(a[7], b[1000])" })"#,
+        r#"path("p.0", { "to-port", as = "todevice1", port = "eth1" })"#,
+    ] {
+        assert!(found.iter().any(|line| line == expected), "{expected}: {found:?}");
+    }
+    let refused = ROUTER.replace(
+        "arpq1 :: ARPQuerier(1.0.0.1, 00:00:C0:CA:68:EF) -> out1;",
+        "arpq1 :: ARPQuerier(1.0.0.1, 00:00:C0:CA:68:EF) -> k :: IPClassifier(udp, -); k[1] -> out1; k[0] -> Discard;",
+    );
+    assert!(errors(&refused).contains("put them in front of ARPQuerier"), "{}", errors(&refused));
+}
+
+#[test]
+fn a_table_refuses_networks() {
+    let text = ROUTER
+        .replace("0.0.0.0/0.0.0.0 18.26.4.1 1)", "10.0.0.0/8 3, 11.0.0.0/8 4, 0.0.0.0/0 3)")
+        + "rt[3] -> ICMPError(1.0.0.1, unreachable, net) -> rt; rt[4] -> ICMPError(1.0.0.1, unreachable, 13) -> rt;";
+    let routes: Vec<_> = lua(&text).into_iter().filter(|line| line.contains("route")).collect();
+    assert_eq!(
+        routes,
+        [
+            r#"turnpike.route "10.0.0.0/8" { unreachable = true }"#,
+            r#"turnpike.route "11.0.0.0/8" { prohibit = true }"#,
+        ]
+    );
+    let errors = errors(&text.replace("unreachable, 13", "unreachable, port"));
+    assert!(errors.contains("behind a table only unreachable is supported"), "{errors}");
+}
+
+#[test]
+fn a_router_notes_what_it_does_otherwise() {
+    let text = ROUTER.replace("1.0.0.1/32 0,", "1.0.0.1/32 3,") + "rt[3] -> Discard;";
+    let found = converted(&text).1.join("\n");
+    assert!(
+        found.contains("packets to 1.0.0.1, an address of the router, are answered"),
+        "{found}"
+    );
+    let text = ROUTER
+        .replace("-> dt1 :: DecIPTTL -> fr1", "-> fr1")
+        .replace("dt1[1] -> ICMPError(1.0.0.1, timeexceeded) -> rt;", "");
+    let found = converted(&text).1.join("\n");
+    assert!(found.contains("\"todevice1\" pass no DecIPTTL"), "{found}");
+    let text = ROUTER
+        .replace("arpt[2] -> toh;", "arpt[2] -> Discard;")
+        .replace("toh :: ToHost;", "")
+        .replace("2:2:2:2:2:2) -> toh;", "2:2:2:2:2:2) -> Discard;");
+    let found = converted(&text).1.join("\n");
+    assert!(
+        found.contains("packets for the router are answered by Turnpike itself, not dropped"),
+        "{found}"
+    );
 }
 
 /// The statements of elements and control sockets.

@@ -15,6 +15,7 @@ mod counter;
 mod dec_ip6_hlim;
 mod dec_ip_ttl;
 mod drop_broadcasts;
+mod egress_switch;
 mod ether_encap;
 mod ether_mirror;
 mod ether_rewrite;
@@ -57,6 +58,7 @@ use wire::checksum::Checksum;
 use wire::ip::{IPV4_MIN_LEN, Ipv4Header, Ipv6Header};
 use zerocopy::{FromBytes, IntoBytes};
 
+pub use from_dump::Dumps;
 pub use meter::Meters;
 pub use packets::Sources;
 pub use print::{Printed, PrintedPacket};
@@ -71,6 +73,7 @@ pub(super) fn specs() -> Vec<StepSpec> {
     vec![
         on_wire::spec(),
         port_switch::spec(),
+        egress_switch::spec(),
         to_port::spec(),
         strip::spec(),
         unstrip::spec(),

@@ -23,7 +23,7 @@ use dataplane::gauge::Gauges;
 use dataplane::interface::VrfId;
 use dataplane::params::{Arg, Given};
 use dataplane::plan::Plan;
-use dataplane::steps::{OrderNumber, Sources, with_order_number};
+use dataplane::steps::{Dumps, OrderNumber, Sources, with_order_number};
 use ipnet::{IpNet, Ipv4Net};
 use tokio::sync::oneshot;
 
@@ -256,6 +256,10 @@ impl Owner {
             What::Argument(key, form) => form.write(&self.argument(element, key)?),
             What::Node(which, form) => self.node(element, which, form)?,
             What::Tickets(port) => self.tickets(element, port)?,
+            What::HasMore => {
+                let (_, step) = self.step(element)?;
+                self.routing.tables.shared.get::<Dumps>().has_more(step).to_string()
+            }
             What::MeterRate(unit) => self.meter_rate(element, unit)?,
             What::Meters(form) => self.meters(element, form)?,
             What::Table => lines(self.table(element)?.iter()),

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use ::click::args::Args;
+use ::click::ip::IpClassifier;
 use ::click::kinds;
+use ::click::names::Scope;
 use ipnet::Ipv6Net;
 
 use super::super::arguments::{self, bytes, mac, number};
@@ -11,16 +13,14 @@ use super::super::net::Net;
 use super::{Destination, Piece, State, Step, Translated, Value};
 
 /// Classes that look up a destination.
-pub(in super::super) const LOOKUPS: [&str; 9] = [
+pub(in super::super) const LOOKUPS: [&str; 7] = [
     "StaticIPLookup",
     "LinearIPLookup",
     "RadixIPLookup",
     "DirectIPLookup",
     "RangeIPLookup",
     "SortedIPLookup",
-    "LookupIPRoute",
     "LookupIPRouteMP",
-    "LookupIPRoute2",
 ];
 
 pub(super) fn no_header() -> String {
@@ -89,12 +89,26 @@ pub(super) fn classifier(mut args: Args<'_>, state: State) -> Translated {
     Ok((Piece::Steps(vec![step]), state))
 }
 
+/// A filter of an element with so many outputs in use, all of which its rules must have.
+pub(super) fn ip_filter(mut args: Args<'_>, outputs: usize, state: State) -> Translated {
+    let rules = args.rest();
+    let used = IpClassifier::filter(&rules, &args.scope())?.outputs().max(1);
+    if used > outputs {
+        return Err(format!("a rule leads to output {}, which leads nowhere", used - 1));
+    }
+    let args = vec![("rules", Value::List(rules)), network(state)?];
+    let outputs = (0..used).map(|output| output.to_string()).collect();
+    let step = Step { outputs, ..Step::new("ip-filter", args, &[]) };
+    Ok((Piece::Steps(vec![step]), state))
+}
+
 pub(super) fn check_ip_header(net: &Net<'_>, element: usize, state: State) -> Translated {
     let (mut args, scope) = (net.args(element), net.scope(element));
     let interfaces = args.keyword("INTERFACES", kinds::raw)?;
     let sources = args.keyword("BADSRC", kinds::raw)?;
     let at = args.keyword("OFFSET", bytes)?;
-    args.ignore(&["GOODDST", "VERBOSE", "DETAILS"]);
+    let destinations = args.keyword("GOODDST", kinds::raw)?;
+    args.ignore(&["VERBOSE", "DETAILS"]);
     let is_two = net.class(element) == "CheckIPHeader2";
     let checksum = args.keyword("CHECKSUM", kinds::boolean)?.unwrap_or(!is_two);
     // The first argument was a list of bad sources once.
@@ -109,21 +123,23 @@ pub(super) fn check_ip_header(net: &Net<'_>, element: usize, state: State) -> Tr
         None => (None, None),
     };
     let at = state.offset + at.or(second).or(first).unwrap_or(0);
-    let mut bad = Vec::new();
-    if let Some(interfaces) = interfaces {
+    let (mut bad, mut good) = (Vec::new(), Vec::new());
+    if interfaces.is_some() || list.is_some() {
         bad = vec!["0.0.0.0/32".to_owned(), "255.255.255.255/32".to_owned()];
-        for word in ::click::text::split_words(&interfaces) {
-            bad.push(format!("{}/32", arguments::net(word, &scope)?.broadcast()));
-        }
     }
-    for list in [list, sources].into_iter().flatten() {
-        for word in ::click::text::split_words(&list) {
-            bad.push(format!("{}/32", arguments::address(word, &scope)?));
-        }
+    for word in ::click::text::split_words(&interfaces.unwrap_or_default()) {
+        let net = arguments::net(word, &scope)?;
+        bad.push(format!("{}/32", net.broadcast()));
+        good.push(format!("{}/32", net.addr()));
     }
+    bad.extend(hosts([list, sources], &scope)?);
+    good.extend(hosts([destinations, None], &scope)?);
     let mut args = vec![("offset", Value::Number(at))];
     if !bad.is_empty() {
         args.push(("bad_sources", Value::List(bad)));
+        if !good.is_empty() {
+            args.push(("good_destinations", Value::List(good)));
+        }
     }
     if !checksum {
         args.push(("checksum", Value::Flag(false)));
@@ -133,6 +149,17 @@ pub(super) fn check_ip_header(net: &Net<'_>, element: usize, state: State) -> Tr
         Piece::Steps(vec![step]),
         State { network: Some(at), destination: Destination::Header, ..state },
     ))
+}
+
+/// The addresses of lists, as prefixes.
+fn hosts(lists: [Option<String>; 2], scope: &Scope<'_>) -> Result<Vec<String>, String> {
+    let mut hosts = Vec::new();
+    for list in lists.into_iter().flatten() {
+        for word in ::click::text::split_words(&arguments::unquoted(&list)) {
+            hosts.push(format!("{}/32", arguments::address(word, scope)?));
+        }
+    }
+    Ok(hosts)
 }
 
 pub(super) fn check_ip6_header(mut args: Args<'_>, state: State) -> Translated {

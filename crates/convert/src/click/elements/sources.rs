@@ -28,7 +28,32 @@ struct Made {
     limit: i64,
     /// Packets a second.
     rate: Option<u64>,
+    /// The router ends behind the last one.
+    stops: bool,
     active: bool,
+}
+
+/// The keyword by which a source ends the router when it has no packets left.
+const STOP: &str = "STOP";
+
+/// The script that ends the router when a source with `STOP true` has made its last packet.
+pub(in super::super) fn stop(net: &Net<'_>, element: usize) -> Option<String> {
+    let (class, name) = (net.class(element), &net.element(element).name);
+    // Errors are those of `translate`.
+    let stops = match class {
+        "InfiniteSource" => infinite(&mut net.args(element)).is_ok_and(|made| made.stops),
+        "RatedSource" => rated(&mut net.args(element)).is_ok_and(|made| made.stops),
+        "TimedSource" => timed(&mut net.args(element)).is_ok_and(|made| made.stops),
+        "FromDump" => net.args(element).keyword(STOP, kinds::boolean) == Ok(Some(true)),
+        _ => false,
+    };
+    let goes_on = match class {
+        "FromDump" => format!("$({name}.active)"),
+        _ => format!(
+            "$(or $(not $({name}.active)) $(lt $({name}.limit) 0) $(lt $({name}.count) $({name}.limit)))"
+        ),
+    };
+    stops.then(|| format!("label again, wait 10ms, goto again {goes_on}, write stop"))
 }
 
 /// An element that makes packets.
@@ -60,7 +85,8 @@ pub(super) fn source(net: &Net<'_>, element: usize) -> Translated {
 pub(super) fn from_dump(mut args: Args<'_>) -> Translated {
     let file = args.required("FILENAME", label)?;
     let timing = args.keyword("TIMING", kinds::boolean)?.unwrap_or(false);
-    args.ignore(&["STOP", "MMAP"]);
+    args.keyword(STOP, kinds::boolean)?;
+    args.ignore(&["MMAP"]);
     for keyword in ["FORCE_IP", "ACTIVE"] {
         let usual = keyword == "ACTIVE";
         if args.keyword(keyword, kinds::boolean)?.is_some_and(|value| value != usual) {
@@ -117,9 +143,9 @@ fn infinite(args: &mut Args<'_>) -> Result<Made, String> {
     let limit = args.optional("LIMIT", number)?.unwrap_or(-1);
     args.optional("BURST", number)?;
     let active = args.optional("ACTIVE", kinds::boolean)?.unwrap_or(true);
-    args.optional("STOP", kinds::boolean)?;
+    let stops = args.optional(STOP, kinds::boolean)? == Some(true);
     fit(args, &mut frame)?;
-    Ok(Made { frame, limit, rate: None, active })
+    Ok(Made { frame, limit, rate: None, stops, active })
 }
 
 fn rated(args: &mut Args<'_>) -> Result<Made, String> {
@@ -127,9 +153,9 @@ fn rated(args: &mut Args<'_>) -> Result<Made, String> {
     let rate = args.optional("RATE", kinds::integer(1..=u64::MAX))?.unwrap_or(10);
     let limit = args.optional("LIMIT", number)?.unwrap_or(-1);
     let active = args.optional("ACTIVE", kinds::boolean)?.unwrap_or(true);
-    args.optional("STOP", kinds::boolean)?;
+    let stops = args.optional(STOP, kinds::boolean)? == Some(true);
     fit(args, &mut frame)?;
-    Ok(Made { frame, limit, rate: Some(rate), active })
+    Ok(Made { frame, limit, rate: Some(rate), stops, active })
 }
 
 fn timed(args: &mut Args<'_>) -> Result<Made, String> {
@@ -138,12 +164,13 @@ fn timed(args: &mut Args<'_>) -> Result<Made, String> {
     let mut frame = data(args)?;
     let limit = args.keyword("LIMIT", number)?.unwrap_or(-1);
     let active = args.keyword("ACTIVE", kinds::boolean)?.unwrap_or(true);
-    args.ignore(&["STOP", "HEADROOM"]);
+    let stops = args.keyword(STOP, kinds::boolean)? == Some(true);
+    args.ignore(&["HEADROOM"]);
     fit(args, &mut frame)?;
     if !(1e-6..=1.0).contains(&seconds) {
         return Err(format!("INTERVAL of {seconds} seconds; expected 1us to 1s"));
     }
-    Ok(Made { frame, limit, rate: Some((1.0 / seconds).round() as u64), active })
+    Ok(Made { frame, limit, rate: Some((1.0 / seconds).round() as u64), stops, active })
 }
 
 /// A UDP datagram whose frame has a given length.
@@ -176,7 +203,7 @@ fn udp(args: &mut Args<'_>) -> Result<Made, String> {
     let header = ipv4_header(fields, datagram.len());
     let packet = [header.as_bytes(), &datagram].concat();
     let frame = ethernet(Link { destination, source }, ETHERTYPE_IPV4, &packet);
-    Ok(Made { frame, limit, rate: (rate > 0).then_some(rate), active })
+    Ok(Made { frame, limit, rate: (rate > 0).then_some(rate), stops: false, active })
 }
 
 /// A datagram of so many bytes, its header included, and zeros.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ::click::args::Args;
 use ::click::kinds;
 
 use super::super::net::{Net, SHAPERS};
@@ -12,10 +13,11 @@ use super::{Piece, State, Step, Translated, Value};
 const CAPACITY_MOST: i64 = 65_536;
 
 pub(super) fn queue(net: &Net<'_>, element: usize, state: State) -> Translated {
+    let capacity = capacity(net, element)?;
     if net.leads_to_device(element) {
         return Ok((Piece::Nothing, state));
     }
-    let mut args = vec![("capacity", Value::Number(capacity(net, element)?))];
+    let mut args = vec![("capacity", Value::Number(capacity))];
     if let Some(shaper) = net.shaper_behind(element) {
         args.push(("rate", Value::Text(rate(net, shaper)?)));
     }
@@ -28,10 +30,32 @@ pub(super) fn queue(net: &Net<'_>, element: usize, state: State) -> Translated {
 
 /// The capacity of a queue.
 pub(in super::super) fn capacity(net: &Net<'_>, queue: usize) -> Result<i64, String> {
+    let to = |input| {
+        net.sources(queue)
+            .iter()
+            .any(|&(from, output)| net.target(from, output) == Some((queue, input)))
+    };
+    if to(1) {
+        return Err("input 1, from which packets leave first, is not supported yet".to_owned());
+    }
     let mut args = net.args(queue);
     let capacity = args.optional("CAPACITY", kinds::integer(1..=CAPACITY_MOST))?;
     args.finish()?;
     Ok(capacity.unwrap_or(1000))
+}
+
+/// Pulls from a queue: as many packets as there are.
+pub(super) fn unqueue(mut args: Args<'_>, state: State) -> Translated {
+    args.optional("BURST", kinds::raw)?;
+    args.ignore(&["SIGNAL"]);
+    if args.keyword("ACTIVE", kinds::boolean)? == Some(false) {
+        return Err("ACTIVE false is not supported yet; Switch(-1) drops packets".to_owned());
+    }
+    if args.keyword("LIMIT", kinds::integer(i64::MIN..=i64::MAX))?.is_some_and(|limit| limit >= 0) {
+        return Err("LIMIT is not supported yet; leave it out".to_owned());
+    }
+    args.finish()?;
+    Ok((Piece::Nothing, state))
 }
 
 /// The rate of the queue in front of it, see [`queue`].

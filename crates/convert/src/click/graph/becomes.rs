@@ -48,7 +48,11 @@ impl Graph<'_> {
             if !seen.insert((from, output)) {
                 continue;
             }
-            if self.net.receivers().contains(&from) {
+            if let Some(place) = self.part.inlet(from, output) {
+                places.push(place);
+            } else if !self.is_part(from, output) {
+                continue;
+            } else if self.net.receivers().contains(&from) {
                 places.extend(self.received(from, devices));
             } else if let Some(place) = self.place_of(from, output) {
                 places.push(place);
@@ -60,6 +64,12 @@ impl Graph<'_> {
         places.sort();
         places.dedup();
         places
+    }
+
+    /// Returns true if packets of an output are in this graph: in an IP router not all of them are.
+    fn is_part(&self, element: usize, output: usize) -> bool {
+        let is_all = self.part.table.is_none();
+        is_all || self.part.leads_on(element, output) && self.states.contains_key(&element)
     }
 
     /// The output of the first step that leads a device's packets on.

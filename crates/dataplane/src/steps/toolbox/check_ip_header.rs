@@ -8,9 +8,10 @@
 //! | `ok` | version, lengths, checksum and source are right |
 //! | `bad` | all others |
 //!
-//! `bad_sources` are addresses that no sender may have; `checksum = false` leaves the checksum to others.
+//! `bad_sources` are addresses that no sender may have, but in packets to `good_destinations`; `checksum = false` leaves the
+//! checksum to others.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
@@ -25,29 +26,46 @@ const OUTPUTS: &[Output] = &[Output::next("ok"), Output::next("bad")];
 
 pub(super) fn spec() -> StepSpec {
     let sources = Param::new("bad_sources", Kind::Prefixes, "addresses that no sender may have");
+    let destinations = Param::new(
+        "good_destinations",
+        Kind::Prefixes,
+        "addresses to which packets pass whatever their source",
+    );
     let checksum = Param::new("checksum", Kind::Flag, "verify the checksum");
     StepSpec::new("check-ip-header", OUTPUTS, make)
         .param(offset(IP, "the IPv4 header's place"))
         .param(sources.or(Arg::Prefixes(Vec::new())))
+        .param(destinations.or(Arg::Prefixes(Vec::new())))
         .param(checksum.or(Arg::Flag(true)))
 }
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
-    let bad_sources = match context.args.get("bad_sources") {
+    let nets = |name| match context.args.get(name) {
         Arg::Prefixes(nets) => nets.clone(),
         _ => Vec::new(),
     };
-    let checksum = context.args.flag("checksum");
-    Box::new(CheckIpHeader { at: place(context.args), bad_sources, checksum })
+    Box::new(CheckIpHeader {
+        at: place(context.args),
+        bad_sources: nets("bad_sources"),
+        good_destinations: nets("good_destinations"),
+        checksum: context.args.flag("checksum"),
+    })
 }
 
 struct CheckIpHeader {
     at: usize,
     bad_sources: Vec<IpNet>,
+    good_destinations: Vec<IpNet>,
     checksum: bool,
 }
 
 impl CheckIpHeader {
+    /// Returns true if an address is in one of the networks.
+    #[inline(always)]
+    fn has(nets: &[IpNet], address: Ipv4Addr) -> bool {
+        nets.iter().any(|net| net.contains(&IpAddr::V4(address)))
+    }
+
     /// The total length of a valid packet.
     #[inline(always)]
     fn total_length(&self, frame: &[u8], len: usize) -> Option<usize> {
@@ -56,8 +74,8 @@ impl CheckIpHeader {
         if total < header.header_len() || total > len - self.at {
             return None;
         }
-        let source = IpAddr::V4(header.source());
-        let is_bad = self.bad_sources.iter().any(|net| net.contains(&source));
+        let is_bad = Self::has(&self.bad_sources, header.source())
+            && !Self::has(&self.good_destinations, header.destination());
         let is_intact = !self.checksum || ip4_checksum(header, options) == 0;
         (is_intact && !is_bad).then_some(total)
     }
@@ -121,6 +139,12 @@ mod tests {
         assert_eq!(run(&[("checksum", Given::Flag(false))]), [0, 1]);
         assert_eq!(run(&[("bad_sources", list(&["192.0.2.0/30"]))]), Vec::<usize>::new());
         assert_eq!(run(&[("bad_sources", list(&["192.0.2.4/30"]))]), [0]);
+        let source = ("bad_sources", list(&["192.0.2.1/32"]));
+        let destination = frame()[30..34].iter().map(ToString::to_string).collect::<Vec<_>>();
+        for (good, passed) in [(destination.join("."), vec![0]), ("192.0.2.9".to_owned(), vec![])] {
+            let good = ("good_destinations", list(&[&format!("{good}/32")]));
+            assert_eq!(run(&[source.clone(), good]), passed);
+        }
         let shifted: Vec<u8> = [vec![9; 6], frame()].concat();
         let mut step = make("check-ip-header", &[("offset", number(20))]);
         assert_eq!(run_step(&mut *step, &[shifted]).0["ok"], [0]);

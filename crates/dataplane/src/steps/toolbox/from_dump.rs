@@ -93,19 +93,34 @@ struct Dump {
     begin: AtomicU64,
 }
 
-/// By step and file: a step that stays goes on where it was.
+/// By step and file, as long as there are such steps: one that stays goes on where it was.
 #[derive(Default)]
-struct All(Mutex<HashMap<String, Weak<Dump>>>);
+pub struct Dumps(Mutex<HashMap<(String, String), Weak<Dump>>>);
+
+impl Dumps {
+    /// Returns true while a step of this name has packets that it has not made yet.
+    pub fn has_more(&self, name: &str) -> bool {
+        let all = lock(&self.0);
+        let mut dumps = all.iter().filter(|((known, _), _)| known == name);
+        dumps.any(|(_, dump)| dump.upgrade().is_some_and(|dump| dump.has_more()))
+    }
+}
+
+impl Dump {
+    fn has_more(&self) -> bool {
+        self.next.load(Ordering::Relaxed) < self.frames.len()
+    }
+}
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
-    let all = context.tables.shared.get::<All>();
+    let all = context.tables.shared.get::<Dumps>();
     let path = context.args.text("file");
     let new = || {
         // Checked by the grammar; a file that is gone since has no packets.
         let frames = read(path).unwrap_or_default();
         Arc::new(Dump { frames, ..Dump::default() })
     };
-    let identity = format!("{} {path}", context.name);
+    let identity = (context.name.to_owned(), path.to_owned());
     let mut dumps = lock(&all.0);
     dumps.retain(|_, dump| dump.strong_count() > 0);
     let dump = dumps.get(&identity).and_then(Weak::upgrade).unwrap_or_else(new);
@@ -159,7 +174,7 @@ impl Step for FromDump {
     }
 
     fn is_waiting(&self) -> bool {
-        self.dump.next.load(Ordering::Relaxed) < self.dump.frames.len()
+        self.dump.has_more()
     }
 }
 
