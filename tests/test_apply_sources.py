@@ -126,6 +126,7 @@ def test_zebra_s_way_in_comes_moves_and_goes(lab):
     machine = edge(lab)
     router = machine.router
     assert refuses(machine, 2620)
+    assert reaches(machine.left, "10.0.2.2"), "neighbours are known"
     sink = Sink(machine.right)
     stream = Stream(machine.left, ["10.0.2.2", "203.0.113.1"], rate=1000)
     assert sink.wait(1)
