@@ -76,8 +76,9 @@ print(len(times) / float(sys.argv[2]), times[len(times) * 99 // 100] * 1e6, time
 
 FORWARDING = """
 local turnpike = require "turnpike"
-turnpike.port "out"   { device = "net_null0", address = "10.3.0.1/24", host = false }
-turnpike.port "flood" { device = "net_pcap0,%(play)s,infinite_rx=%(flood)d", address = "10.2.0.1/24", host = false }
+turnpike.port "out"   { device = "net_null0,no-rx=1", address = "10.3.0.1/24", host = false, control_queue = false }
+turnpike.port "flood" { device = "net_pcap0,%(play)s,infinite_rx=%(flood)d", address = "10.2.0.1/24", host = false,
+                        control_queue = false }
 turnpike.neighbour "10.3.0.2" { port = "out", mac = "02:00:00:00:03:02" }
 turnpike.cores { %(cores)s }
 turnpike.forwarders { shed = false, control_queue = %(control_queue)s }
