@@ -28,7 +28,7 @@ pub use self::gate::Gate;
 pub(crate) use self::gate::Leaving;
 pub use self::mark::Mark;
 use self::police::Policer;
-pub use self::police::{Colour, Colours, Meter, Police, SourceKey, SourceLengths};
+pub use self::police::{Colour, Colours, Meter, Police, SOURCES, SourceKey, SourceLengths};
 pub use self::samples::Sample;
 use self::samples::Samples;
 pub use self::sieve::Sieve;

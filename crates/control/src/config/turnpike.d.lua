@@ -763,6 +763,8 @@
 ---@field rate string
 ---Packets "1000" or bits "1mbit" at once. Default: a tenth of a second's worth.
 ---@field burst? string
+---With a rate per source: the sources that are tracked, 1,024 to 16,777,216. Default: 262,144.
+---@field sources? integer
 ---A second burst, filled by the overflow of the first (RFC 2697); not with `peak`.
 ---@field excess? string
 ---A second rate, not below the first (RFC 2698).

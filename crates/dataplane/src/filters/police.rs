@@ -3,9 +3,9 @@
 //!
 //! A bucket is the time at which it would be full again (the generic cell rate algorithm, ITU-T I.371 annex A),
 //! so that taking from it is one exchange of a word, and a full bucket is the same as an unused one. That
-//! bounds the memory of rates by source: a table has room for [`SOURCES`] buckets; a new source replaces a full
-//! bucket of its line or, if none is full, the one nearest to full. An attacker with more sources than that
-//! gets a burst for each, as any new source does; sources that stay below their rate lose nothing.
+//! bounds the memory of rates by source: a table has room for [`SourceLengths::most`] buckets; a new source
+//! replaces a full bucket of its line or, if none is full, the one nearest to full. An attacker with more sources
+//! than that gets a burst for each, as any new source does; sources that stay below their rate lose nothing.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,19 +84,31 @@ impl Police {
     }
 }
 
-/// The lengths of the source prefixes that count as one source.
+/// Sources of a rule for each of which there is room, by default: 4 MiB.
+pub const SOURCES: u32 = 1 << 18;
+
+/// The lengths of the source prefixes that count as one source, and the number of sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceLengths {
     /// Of 32.
     pub ip4: u8,
     /// Of 128.
     pub ip6: u8,
+    /// Sources for which there is room, a power of two.
+    pub most: u32,
+}
+
+impl SourceLengths {
+    /// Bytes of a table for so many sources.
+    pub fn bytes(self) -> u64 {
+        u64::from(self.most) / WAYS as u64 * size_of::<Line>() as u64
+    }
 }
 
 /// Hosts of IPv4, networks of IPv6: a host can use any address of its network.
 impl Default for SourceLengths {
     fn default() -> Self {
-        Self { ip4: 32, ip6: 64 }
+        Self { ip4: 32, ip6: 64, most: SOURCES }
     }
 }
 
@@ -104,8 +116,12 @@ impl Default for SourceLengths {
 impl fmt::Display for Police {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rate, burst, bytes, per_source, colours } = self;
+        let sources = |most: u32| match most {
+            SOURCES => String::new(),
+            _ => format!(" of {most}"),
+        };
         let per = per_source
-            .map(|SourceLengths { ip4, ip6 }| format!(" per source/{ip4}/{ip6}"))
+            .map(|of| format!(" per source/{}/{}{}", of.ip4, of.ip6, sources(of.most)))
             .unwrap_or_default();
         let amount = |of: u64| if *bytes { format!("{} bit", of * 8) } else { of.to_string() };
         let speed = |of: u64| if *bytes { amount(of) } else { format!("{of} pps") };
@@ -320,9 +336,6 @@ impl Rate {
     }
 }
 
-/// Buckets of a table of sources: 4 MiB.
-const SOURCES: usize = 1 << 18;
-
 /// Buckets among which a source is placed: a cache line.
 const WAYS: usize = 4;
 
@@ -344,8 +357,9 @@ struct Line {
 
 impl Sources {
     fn new(lengths: SourceLengths, seed: u64, has_seconds: bool) -> Self {
-        let lines = dpdk::on_huge_pages(SOURCES / WAYS, |_| Line::default());
-        let seconds = if has_seconds { SOURCES } else { 0 };
+        let most = lengths.most.max(WAYS as u32).next_power_of_two() as usize;
+        let lines = dpdk::on_huge_pages(most / WAYS, |_| Line::default());
+        let seconds = if has_seconds { most } else { 0 };
         Self { lengths, seed, lines, seconds: (0..seconds).map(|_| AtomicU64::new(0)).collect() }
     }
 
@@ -375,8 +389,8 @@ impl Sources {
 
     #[inline]
     fn place(&self, tag: u64) -> usize {
-        const { assert!((SOURCES / WAYS).is_power_of_two()) };
-        (tag >> 32) as usize % (SOURCES / WAYS)
+        // The number of lines is a power of two.
+        (tag >> 32) as usize & self.lines.len().wrapping_sub(1)
     }
 
     #[inline]
@@ -387,7 +401,7 @@ impl Sources {
     /// A hash that outsiders cannot predict.
     #[inline]
     fn tag(&self, source: SourceKey) -> u64 {
-        let SourceLengths { ip4, ip6 } = self.lengths;
+        let SourceLengths { ip4, ip6, most: _ } = self.lengths;
         match source {
             SourceKey::Ip4(address) => {
                 let kept = u64::from(address) >> (32 - u32::from(ip4.min(32)));
@@ -439,7 +453,7 @@ mod tests {
 
     #[test]
     fn each_source_has_the_rate() {
-        let lengths = SourceLengths { ip4: 24, ip6: 64 };
+        let lengths = SourceLengths { ip4: 24, ..SourceLengths::default() };
         let policer = policer(1000, 10, false, Some(lengths));
         let passed =
             |source: SourceKey, now| (0..50).filter(|_| passes(&policer, source, 60, now)).count();
@@ -455,7 +469,7 @@ mod tests {
 
     #[test]
     fn one_length_of_nothing_is_one_source() {
-        let none = policer(1000, 10, false, Some(SourceLengths { ip4: 0, ip6: 0 }));
+        let none = policer(1000, 10, false, Some(SourceLengths { ip4: 0, ip6: 0, most: SOURCES }));
         let passed = |source| (0..50).filter(|_| passes(&none, source, 60, 0)).count();
         assert_eq!((passed(SourceKey::Ip4(1)), passed(SourceKey::Ip4(u32::MAX))), (10, 0));
         assert_eq!((passed(SourceKey::Ip6(1)), passed(SourceKey::Ip6(u128::MAX))), (10, 0));
@@ -468,7 +482,7 @@ mod tests {
         assert_eq!((0..200).filter(|_| passes(&policer, greedy, 60, 0)).count(), 100);
         // As many sources as the table has room for, one packet each: their buckets are nearer to
         // full.
-        for source in 0..SOURCES as u32 {
+        for source in 0..SOURCES {
             assert!(passes(&policer, SourceKey::Ip4(source), 60, 0), "{source}");
         }
         assert!(!passes(&policer, greedy, 60, 0));
@@ -564,6 +578,27 @@ mod tests {
                 proptest::prop_assert_eq!(found, reference.packet(size), "packet {}", place);
             }
         }
+    }
+
+    #[test]
+    fn a_table_has_room_for_as_many_sources_as_are_wanted() {
+        let lengths = |most| SourceLengths { most, ..SourceLengths::default() };
+        for (most, lines) in [(1024, 256), (1 << 20, 1 << 18), (SOURCES, 1 << 16)] {
+            let sources = Sources::new(lengths(most), 7, true);
+            assert_eq!((sources.lines.len(), sources.seconds.len()), (lines, most as usize));
+            assert_eq!(lengths(most).bytes(), 64 * lines as u64);
+            let places: Vec<_> =
+                (0..4096).map(|n| sources.place(sources.tag(SourceKey::Ip4(n)))).collect();
+            assert!(places.iter().all(|place| *place < lines));
+        }
+        let police = Police {
+            rate: 10,
+            burst: 1,
+            bytes: false,
+            per_source: Some(lengths(1 << 20)),
+            colours: None,
+        };
+        assert_eq!(police.to_string(), "10 pps per source/32/64 of 1048576, burst 1");
     }
 
     #[test]

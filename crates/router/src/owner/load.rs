@@ -150,6 +150,9 @@ impl Owner {
         advice.extend(self.devices.ports.iter().filter_map(|port| self.distance(port)));
         advice.extend(self.devices.ports.iter().filter_map(|port| self.silence(port)));
         advice.extend(cores::sharing(&self.forwarding.cores));
+        let scheduler = wiring.events().filter(|mode| mode.has_scheduler());
+        let scheduler = scheduler.and_then(|mode| mode.settings.scheduler_core);
+        advice.extend(scheduler.and_then(|core| beside(core, &self.forwarding.cores.forward)));
         advice.extend(forwarders.iter().filter_map(elsewhere));
         Forwarders {
             forwarders,
@@ -337,6 +340,17 @@ fn elsewhere(Forwarder { number, core, interference, .. }: &Forwarder) -> Option
 }
 
 /// A forwarder that has much to do beside one that has nothing, in a sentence.
+/// A sentence on a scheduler that shares the core of a worker; the receiver's, the first of these cores, it may share.
+fn beside(scheduler: usize, cores: &[usize]) -> Option<String> {
+    let (&receiver, workers) = cores.split_first()?;
+    (scheduler != receiver && workers.contains(&scheduler)).then(|| {
+        format!(
+            "the scheduler of the event device shares core {scheduler} with a forwarder that runs the graph: each waits \
+             for the other; give it a core of its own, or the receiver's: scheduler_core = {receiver}"
+        )
+    })
+}
+
 fn uneven(forwarders: &[Forwarder]) -> Option<String> {
     let by_load =
         |one: &&Forwarder, other: &&Forwarder| one.busy_percent.total_cmp(&other.busy_percent);
@@ -393,6 +407,15 @@ mod tests {
         assert_eq!(on(&[1]), None);
         let said = on(&[0, 2]).unwrap();
         assert!(said.starts_with("forwarder 0 runs on core 0,2 instead of 1, which"), "{said}");
+    }
+
+    #[test]
+    fn a_scheduler_on_a_worker_s_core_is_named() {
+        assert_eq!(beside(3, &[1, 2, 4]), None, "a core of its own");
+        assert_eq!(beside(1, &[1, 2, 4]), None, "the receiver's");
+        assert_eq!(beside(1, &[1, 1, 2]), None, "which a worker shares as well");
+        let said = beside(4, &[1, 2, 4]).unwrap();
+        assert!(said.contains("shares core 4") && said.ends_with("scheduler_core = 1"), "{said}");
     }
 
     #[test]

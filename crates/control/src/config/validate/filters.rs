@@ -283,17 +283,23 @@ const CONTINUE_MAX: usize = 64;
 /// Most rules of a filter with Ethertypes, with which frames are compared one by one.
 const FRAME_RULES_MAX: usize = 64;
 
-/// Most rules with a table of sources, in all filters: 256 MiB.
-const PER_SOURCE_MAX: usize = 64;
+/// Most memory of the tables of sources of all filters.
+const PER_SOURCE_MAX: u64 = 256 << 20;
+
+/// Sources of a rule.
+const SOURCES: RangeInclusive<u64> = 1024..=1 << 24;
 
 fn bound_tables(context: &mut Context<'_>, filters: &[Filter]) {
     let treatments = filters.iter().flat_map(|filter| &filter.spec.treatments);
     let polices = treatments.filter_map(|treatment| treatment.police);
-    let tables = polices.filter(|police| police.per_source.is_some()).count();
-    if let (true, Some(last)) = (tables > PER_SOURCE_MAX, filters.last()) {
+    let tables: Vec<u64> = polices.filter_map(|police| Some(police.per_source?.bytes())).collect();
+    let bytes: u64 = tables.iter().sum();
+    if let (true, Some(last)) = (bytes > PER_SOURCE_MAX, filters.last()) {
         let message = format!(
-            "filters: {tables} rules with a rate per source, each of which takes 4 MiB; at most \
-             {PER_SOURCE_MAX}"
+            "filters: {} rules with a rate per source take {} MiB, of at most {}; write fewer sources in police",
+            tables.len(),
+            bytes >> 20,
+            PER_SOURCE_MAX >> 20
         );
         context.errors.add(Some(last.line), message);
     }
@@ -923,7 +929,14 @@ fn policed(fields: &mut Fields<'_, '_>) -> Option<Police> {
                 of.error("rate", "rate missing; write rate = \"50mbit\" or \"100kpps\"");
             }
             let police = police(&rate?, burst.as_deref());
-            let police = or_error(&mut of, "rate", police)?;
+            let mut police = or_error(&mut of, "rate", police)?;
+            if let Some(most) = of.number("sources", SOURCES) {
+                match &mut police.per_source {
+                    // At most 2^24.
+                    Some(sources) => sources.most = (most as u32).next_power_of_two(),
+                    None => of.error("sources", "sources: the rate is no \"… per source\""),
+                }
+            }
             Some(Police { colours: colours(&mut of, police), ..police })
         }
         other => {
@@ -933,7 +946,8 @@ fn policed(fields: &mut Fields<'_, '_>) -> Option<Police> {
     }
 }
 
-const POLICE: &[&str] = &["rate", "burst", "excess", "peak", "peak_burst", "yellow", "red"];
+const POLICE: &[&str] =
+    &["rate", "burst", "sources", "excess", "peak", "peak_burst", "yellow", "red"];
 
 const AMOUNT: &str = "an amount as \"1000\" packets or \"1mbit\"";
 
@@ -1138,7 +1152,7 @@ mod tests {
         {
             assert!(police(rate, burst).is_err(), "{rate} {burst:?}");
         }
-        let lengths = |ip4, ip6| Some(SourceLengths { ip4, ip6 });
+        let lengths = |ip4, ip6| Some(SourceLengths { ip4, ip6, ..SourceLengths::default() });
         for (text, wanted) in [
             ("1kpps per source", lengths(32, 64)),
             ("1kpps per source/24", lengths(24, 64)),
