@@ -210,7 +210,7 @@ def test_a_forwarder_that_stops_during_the_exchange_leaves_the_workers_as_they_a
     assert all(reaches(host, address) for host in (hosts.left, hosts.right) for address in addresses)
     held = router.thread("forwarder-1")
     # The moment is between the first thread of a new worker and the exchange, and may be missed.
-    for _ in range(20):
+    for _ in range(60):
         known = tasks(router)
         change = router.begin("apply", write(router, PORTS + two + slow_path(4)))
         while change.poll() is None and not threads(router, known):

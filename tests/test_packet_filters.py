@@ -558,8 +558,6 @@ def test_show_filters_as_a_table(wires):
     ('{ police = "10pps per host" }', 'write "per source"'),
     ('{ police = { rate = "10pps", sources = 2000 } }', 'sources: the rate is no "… per source"'),
     ('{ police = { rate = "10pps per source", sources = 5 } }', "sources"),
-    ('{ police = { rate = "10pps per source", sources = 16777216 } }, { police = "1pps per source" }',
-     "2 rules with a rate per source take 260 MiB, of at most 256"),
     ('{ police = { rate = "10pps", excess = "1kbit" } }', 'excess "1kbit" is not in the unit of the rate'),
     ('{ police = { rate = "10pps", peak = "9pps" } }', "is below the rate (RFC 2698 1)"),
     ('{ police = { rate = "10pps", peak = "20pps", excess = "5" } }', "has excess already (RFC 2697)"),
@@ -591,6 +589,16 @@ def test_mistakes_are_named(tmp_path, rules, said):
     file.write_text(PORTS + f'turnpike.filter "f" {{ {rules} }}\n')
     result = check(file)
     assert result.returncode == 1 and 'filter "f"' in result.stderr and said in result.stderr, result.stderr
+
+
+def test_the_tables_of_sources_of_all_rules_are_bounded(tmp_path):
+    file = tmp_path / "router.lua"
+    most = '{ police = { rate = "10pps per source", sources = 16777216 } }'
+    for more, wrong in (("", False), (', { police = "1pps per source" }', True)):
+        file.write_text(PORTS + f'turnpike.filter "f" {{ {most}{more} }}\n')
+        result = check(file)
+        said = "2 rules with a rate per source take 260 MiB, of at most 256" in result.stderr
+        assert (result.returncode, said) == (int(wrong), wrong), result.stderr
 
 
 def test_a_rule_that_can_never_match_is_told(tmp_path):
