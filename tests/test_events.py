@@ -15,7 +15,7 @@ from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, Hosts, W
 from lib.netns import stop_process, veth, wait_for
 from lib.packets import ethernet, forwarded, ipv4, pattern, tagged, udp
 from lib.router import Change
-from lib.traffic import Sink, Stream, lost
+from lib.traffic import Sink, Stream, late, lost
 
 # Modes of the devices in software.
 MODES = [
@@ -47,15 +47,6 @@ def device(router):
 def state(hosts):
     """The report of a test that fails."""
     return hosts.router.dropped(), hosts.router.show("neighbours"), hosts.router.log()
-
-
-def late(numbers):
-    """The number of reordered packets by RFC 4737 3.3: those below the highest that has arrived."""
-    expected, count = 0, 0
-    for number in numbers:
-        count += number < expected
-        expected = max(expected, number + 1)
-    return count
 
 
 class Flow:

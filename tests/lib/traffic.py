@@ -157,3 +157,12 @@ def main():
 
 if __name__ == "__main__":
     main()
+
+
+def late(numbers):
+    """The number of reordered packets by RFC 4737 3.3: those below the highest that has arrived."""
+    expected, count = 0, 0
+    for number in numbers:
+        count += number < expected
+        expected = max(expected, number + 1)
+    return count

@@ -6,7 +6,7 @@ import os
 
 import pytest
 from lib.netns import wait_for
-from lib.traffic import Sink, Stream, lost
+from lib.traffic import Sink, Stream, late, lost
 
 from .lib.hosts import Outside, ports
 
@@ -76,12 +76,3 @@ def test_flows_keep_their_order_with_many_forwarders(machine, hosts, name, order
         assert sum(count > 0 for count in worked) > 1, worked
         assert wait_for(lambda: device(router)["in_flight"] == 0)
         router.stop()
-
-
-def late(numbers):
-    """The number of reordered packets by RFC 4737 3.3: those below the highest that has arrived."""
-    expected, count = 0, 0
-    for number in numbers:
-        count += number < expected
-        expected = max(expected, number + 1)
-    return count
