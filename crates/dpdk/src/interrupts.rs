@@ -15,14 +15,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// True once the thread is held.
 static HELD: AtomicBool = AtomicBool::new(false);
 
-/// Holds the interrupt thread until the process ends. Returns false if it does not come.
-pub(crate) fn hold() -> bool {
+/// Holds the interrupt thread until the process ends, if it comes in time.
+pub(crate) fn hold() {
     // SAFETY: makes a descriptor, which is owned below.
     let event = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC) };
     // SAFETY: memory of the C library's allocator, which is freed below.
     let handle = unsafe { sys::rte_intr_instance_alloc(sys::SHIM_INTR_PRIVATE) };
     if event < 0 || handle.is_null() {
-        return false;
+        return;
     }
     // SAFETY: the descriptor that the kernel has just made for us.
     let event = unsafe { OwnedFd::from_raw_fd(event) };
@@ -37,7 +37,6 @@ pub(crate) fn hold() -> bool {
     while !HELD.load(Ordering::Acquire) && Instant::now() < end {
         thread::yield_now();
     }
-    HELD.load(Ordering::Acquire)
 }
 
 /// Runs in the interrupt thread, which has no lock here.

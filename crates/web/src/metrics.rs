@@ -15,8 +15,8 @@ use axum::routing::get;
 use bytes::Bytes;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, NoLabelSet,
-    prometheus_text, text,
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, MetricEncoder,
+    NoLabelSet, prometheus_text, text,
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
@@ -57,13 +57,7 @@ impl Families<'_> {
         help: &str,
         samples: impl IntoIterator<Item = (L, V)>,
     ) -> fmt::Result {
-        let mut samples = samples.into_iter().peekable();
-        if samples.peek().is_none() {
-            return Ok(());
-        }
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
-        samples.try_for_each(|(labels, value)| {
-            let mut sample = family.encode_family(&labels)?;
+        self.family((name, help, MetricType::Counter), samples, |sample, value| {
             sample.encode_counter::<NoLabelSet, V, u64>(&value, None)
         })
     }
@@ -78,16 +72,11 @@ impl Families<'_> {
         help: &str,
         samples: impl IntoIterator<Item = (L, Histogram)>,
     ) -> fmt::Result {
-        let mut samples = samples.into_iter().peekable();
-        if samples.peek().is_none() {
-            return Ok(());
-        }
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        samples.try_for_each(|(labels, Histogram { sum, mut buckets })| {
+        self.family((name, help, MetricType::Histogram), samples, |sample, of| {
+            let Histogram { sum, mut buckets } = of;
             // The format's last one, which holds all.
             buckets.push((f64::INFINITY, 0));
             let count = buckets.iter().map(|(_, count)| count).sum();
-            let mut sample = family.encode_family(&labels)?;
             sample.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
         })
     }
@@ -102,12 +91,24 @@ impl Families<'_> {
         help: &str,
         samples: impl IntoIterator<Item = (L, V)>,
     ) -> fmt::Result {
+        self.family((name, help, MetricType::Gauge), samples, |sample, value| {
+            sample.encode_gauge(&value)
+        })
+    }
+
+    /// Writes a family of any type; leaves out one without samples.
+    fn family<L: EncodeLabelSet, V>(
+        &mut self,
+        (name, help, kind): (&str, &str, MetricType),
+        samples: impl IntoIterator<Item = (L, V)>,
+        encode: impl Fn(&mut MetricEncoder<'_>, V) -> fmt::Result,
+    ) -> fmt::Result {
         let mut samples = samples.into_iter().peekable();
         if samples.peek().is_none() {
             return Ok(());
         }
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        samples.try_for_each(|(labels, value)| family.encode_family(&labels)?.encode_gauge(&value))
+        let mut family = self.0.encode_descriptor(name, help, None, kind)?;
+        samples.try_for_each(|(labels, value)| encode(&mut family.encode_family(&labels)?, value))
     }
 
     /// Writes a counter without labels.
