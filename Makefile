@@ -50,6 +50,7 @@ test-long: export RESTART_ROUTES = 1000000
 test-long: export TWINS_PACKETS = 5000
 test-long: export EVENT_PACKETS = 10000000
 test-long: export SOAK = 4
+test-long: export PYTEST_TIMEOUT = 0
 test-long: unit scenarios
 
 # One build is for the unit tests and the scenarios, with the checks of arithmetic on and with a step that

@@ -251,7 +251,7 @@ def test_packets_to_be_kept_survive_what_is_too_much(lab, kept, config):
     arrived = []
 
     def has_shed(packets):
-        arrived.extend(wires.right.receive(0.05))
+        arrived.extend(wires.right.receive(0.05, longest=0.5))
         return shed() >= packets
 
     try:
@@ -260,7 +260,7 @@ def test_packets_to_be_kept_survive_what_is_too_much(lab, kept, config):
         first, before = mixture.sent, shed()
         assert wait_for(lambda: has_shed(before + 5000), 60), router.show("counters")
         last = mixture.sent
-        arrived.extend(wires.right.receive(0.05))
+        arrived.extend(wires.right.receive(0.05, longest=2))
     finally:
         mixture.stop()
     # One in eight is to be kept, and without shedding their share would stay. How much more it is depends on how much

@@ -50,10 +50,12 @@ class RawPort:
                         raise
                     time.sleep(0.0005)
 
-    def receive(self, quiet=0.15):
-        """Everything that arrives until the wire was silent for `quiet` seconds."""
+    def receive(self, quiet=0.15, longest=float("inf")):
+        """Everything that arrives until the wire was silent for `quiet` seconds, or for `longest` seconds: a flood has no
+        silence."""
         frames = []
-        while (frame := self._next(quiet)) is not None:
+        deadline = time.monotonic() + longest
+        while time.monotonic() < deadline and (frame := self._next(quiet)) is not None:
             frames.append(frame)
         return frames
 
