@@ -108,7 +108,7 @@ def main():
     say({"number": 0, "result": None})
     while data := port.read(65536):
         *lines, buffer = (buffer + data).split(b"\n")
-        for line in lines:
+        for line in filter(None, lines):
             threading.Thread(target=answer, args=(json.loads(line),), daemon=True).start()
 
 
