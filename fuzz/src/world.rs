@@ -25,11 +25,11 @@ use dataplane::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, Vrf
 use dataplane::multicast::{MulticastRoute, MulticastRoutes, MulticastTable, Replication};
 use dataplane::next_hop::{self, NextHop, NextHopTable};
 use dataplane::own::OwnAddresses;
-use dataplane::port::{PortId, PortSet};
+use dataplane::port::PortId;
 use dataplane::reason::{DropReason, Punt};
 use dataplane::steps::{REDIRECTS, REVERSE_PATH, ReversePath};
 use dataplane::tables::{self, Tables};
-use dataplane::vlan::{Tag, TagProtocol, Tags, VLANS, Vlan, VlanTable, Vlans};
+use dataplane::vlan::{Tag, TagDevices, TagProtocol, Tags, VLANS, Vlan, VlanTable, Vlans};
 use fib::{Algorithm, NoReaders, Table};
 use slowpath::{
     Command, Config, Event, Icmp, InterfaceConfig, InterfaceSettings, Limits, Output, Packet,
@@ -78,6 +78,7 @@ pub fn info(number: u16) -> InterfaceInfo {
         vrf: VrfId::DEFAULT,
         partial_checksums: number == 2,
         loses_tag_protocol: false,
+        inserts_tags: false,
         host: number == 1,
         features: match number {
             0 => Features::NONE.with(REDIRECTS, 1).with(VLANS, 1),
@@ -184,7 +185,7 @@ pub fn tables() -> Arc<Tables> {
         ports.push(info(vlan.lower.index() as u16));
     }
     let table = VlanTable::default();
-    table.set(Arc::new(Vlans::new(&vlans(), PortSet::EMPTY, &Bonds::default())));
+    table.set(Arc::new(Vlans::new(&vlans(), TagDevices::default(), &Bonds::default())));
     Arc::new(Tables {
         named_hops: Arc::default(),
         vrfs: Arc::new(tables::VrfTables::new(tables::Fibs {

@@ -26,10 +26,10 @@ turnpike.vlan "port{side}.7"  {{ parent = "s{side}", id = 7, mtu = 1492, address
 """
 
 
-def config(*devices):
+def config(*devices, settings=""):
     lines = ['local turnpike = require "turnpike"']
     for side, device in enumerate(devices):
-        lines.append(f'turnpike.port "port{side}" {{ device = "{device}", address = "10.{side}.1.1/24" }}')
+        lines.append(f'turnpike.port "port{side}" {{ device = "{device}", address = "10.{side}.1.1/24"{settings} }}')
         lines.append(vlans(side))
         for network, name in (("1", f"port{side}"), ("10", f"port{side}.10"), ("13", f"port{side}.7")):
             lines.append(f'turnpike.neighbour "10.{side}.{network}.2" {{ port = "{name}", mac = "{HOST_MACS[side]}" }}')
@@ -42,13 +42,20 @@ def with_tags(frame, tags):
     return frame
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_tagged_frames_go_both_ways_by_every_nic(machine, kind):
+# Kinds whose driver leaves the insertion of tags to the device.
+INSERTING = ["e1000e", "e1000", "vmxnet3", "igb"]
+
+
+@pytest.mark.parametrize("kind, by_device", [(kind, False) for kind in KINDS] + [(kind, True) for kind in INSERTING])
+def test_tagged_frames_go_both_ways_by_every_nic(machine, kind, by_device):
     nics = [machine.nic(kind, index) for index in (0, 1)]
     outside = [Outside(machine, nic, side + 1) for side, nic in enumerate(nics)]
-    router = machine.router(config(*(host.device for host in outside)))
+    settings = ", offloads = { vlan = true }" if by_device else ""
+    router = machine.router(config(*(host.device for host in outside), settings=settings))
     wires = [RawPort(nic.host, "eth0") for nic in nics]
     try:
+        offloads = [one for port in router.show("ports") for one in port["offloads"] if one["offload"] == "vlan"]
+        assert [one["on"] for one in offloads] == [by_device] * 2
         macs = [port["mac"] for port in router.show("ports")]
         for side in (0, 1):
             other = 1 - side

@@ -22,9 +22,12 @@ use crate::mask::Mask;
 use crate::mirror::Copies;
 use crate::multicast::{MulticastRoutes, MulticastTable, Receivers};
 use crate::next_hop::{NO_ROUTE, NextHop, Packed};
-use crate::port::{PortId, PortSet};
+use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::steering::Steering;
 use crate::tap::Taps;
+
+/// The egress interfaces of a batch whose packets are treated together.
+const TOGETHER: usize = 8;
 
 /// Up to 64 packets of one port on their path through the graph.
 pub struct Batch {
@@ -575,6 +578,24 @@ impl Batch {
         (Mask(refused), bytes)
     }
 
+    /// Leaves it to the device to insert a customer tag into each of these frames, which leave by another interface then.
+    /// Results as of [`Self::send_tagged`].
+    #[inline(always)]
+    pub(crate) fn request_tagged(
+        &mut self,
+        frames: Mask,
+        control: u16,
+        by: InterfaceId,
+    ) -> (Mask, u64) {
+        let Self { burst, out_interface, .. } = self;
+        let mut bytes = 0;
+        burst.request_tags_of(frames.0, control, |slot, len| {
+            out_interface[slot] = by.index() as u16;
+            bytes += u64::from(len);
+        });
+        (Mask::EMPTY, bytes)
+    }
+
     /// Returns the egress interface of the first of these packets, and all of them that leave by it. Vectors of
     /// interfaces are compared, so that a few groups cost less than a look at each packet.
     #[inline(always)]
@@ -583,6 +604,42 @@ impl Batch {
         let has_it = |(slot, of): (usize, &u16)| u64::from(*of == interface) << slot;
         let all = self.out_interface.iter().enumerate().map(has_it).fold(0, |all, one| all | one);
         Some((interface, packets & Mask(all)))
+    }
+
+    /// Calls `treat` for packets that leave by interfaces other than ports' own: with those of one interface together,
+    /// as long as there are few interfaces, else with each packet. Returns the sum of its results.
+    #[inline(always)]
+    pub(crate) fn by_virtual_egress(
+        &mut self,
+        packets: Mask,
+        treat: impl Fn(&mut Self, Mask, u16) -> Mask,
+    ) -> Mask {
+        let (mut found, mut rest) = (Mask::EMPTY, packets);
+        for _ in 0..TOGETHER {
+            let Some((interface, of_it)) = self.first_egress(rest) else { return found };
+            rest = rest.without(of_it);
+            if usize::from(interface) >= MAX_PORTS {
+                found |= treat(self, of_it, interface);
+            }
+        }
+        if rest.is_empty() { found } else { found | self.by_virtual_egress_each(rest, treat) }
+    }
+
+    /// [`Self::by_virtual_egress`], packet by packet.
+    #[inline(never)]
+    fn by_virtual_egress_each(
+        &mut self,
+        packets: Mask,
+        treat: impl Fn(&mut Self, Mask, u16) -> Mask,
+    ) -> Mask {
+        let mut found = Mask::EMPTY;
+        for slot in packets.slots() {
+            let interface = self.out_interface[slot];
+            if usize::from(interface) >= MAX_PORTS {
+                found |= treat(self, Mask::when(true, slot), interface);
+            }
+        }
+        found
     }
 
     /// Removes bytes at a frame's beginning; returns true on success, see [`Burst::strip`].

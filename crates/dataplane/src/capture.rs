@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_queue::ArrayQueue;
+use wire::ethernet::{ADDRESSES_LEN, customer_tag};
 
 use crate::batch::Batch;
 use crate::filters::FilterTable;
@@ -142,6 +143,7 @@ impl Capture {
         self.lost.load(Ordering::Relaxed)
     }
 
+    /// Records a packet, with the tag that its device removed, or is to insert.
     fn put(&self, batch: &mut Batch, slot: usize, event: Event, (shape, place): Place<'_>) {
         let interface = match event {
             Event::Sent => batch.out_interface[slot],
@@ -154,13 +156,20 @@ impl Capture {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        let (at, length) = (dpdk::tsc(), batch.len(slot));
+        let tag = match event {
+            Event::Received => batch.burst.removed_tag(slot),
+            _ => batch.burst.requested_tag(slot).or(batch.burst.stripped_tag(slot)),
+        }
+        .map(customer_tag);
+        let tag = tag.as_ref().map_or(&[][..], |tag| tag);
+        let (at, length) = (dpdk::tsc(), batch.len(slot) + tag.len());
         let (first, rest) = batch.frame_and_rest(slot);
+        let (addresses, first) = first.split_at(first.len().min(ADDRESSES_LEN));
         let mut keep = |part: &[u8]| {
             let room = self.snap - record.frame.len();
             record.frame.extend_from_slice(&part[..part.len().min(room)]);
         };
-        keep(first);
+        [addresses, tag, first].into_iter().for_each(&mut keep);
         rest.for_each(keep);
         (record.at, record.interface, record.event, record.length) = (at, interface, event, length);
         record.step = Some((shape.clone(), place));
@@ -266,6 +275,15 @@ mod tests {
 
     /// Two steps, of which the first drops and punts, and a batch of four packets.
     fn run(captures: &[Arc<Capture>]) -> Graph {
+        run_on(captures, &mut four())
+    }
+
+    fn four() -> Batch {
+        let frame = |n: u8| FrameBuilder::ip4().udp(1, n.into(), b"x").build();
+        batch_of(&[frame(0), frame(1), frame(2), frame(3)])
+    }
+
+    fn run_on(captures: &[Arc<Capture>], batch: &mut Batch) -> Graph {
         let sort = || Sort(StepCounters::new(&["seen"]));
         let mut builder = GraphBuilder::new();
         builder.add("sort", sort()).unwrap();
@@ -277,8 +295,7 @@ mod tests {
             Box::new(CaptureWatch::new(capture.clone(), None))
         };
         graph.watches = captures.iter().map(watch).collect();
-        let frame = |n: u8| FrameBuilder::ip4().udp(1, n.into(), b"x").build();
-        graph.run(&mut batch_of(&[frame(0), frame(1), frame(2), frame(3)]));
+        graph.run(batch);
         graph
     }
 
@@ -321,6 +338,25 @@ mod tests {
         // The step is what it was, for readers of its counters too.
         assert_eq!(graph.counters().of_step(0).collect::<Vec<_>>(), [("seen", 4)]);
         assert!(run(&[]).counters().of_step(1).eq([("seen", 1)]));
+    }
+
+    #[test]
+    fn a_tag_that_a_device_removed_or_is_to_insert_is_part_of_the_frame() {
+        let mut batch = four();
+        let len = batch.len(0);
+        batch.burst.say_removed(1, 0x2007);
+        batch.burst.request_tags_of(1, 0x6005, |_, _| ());
+        let (wire, cut) = (capture(What::Wire), Arc::new(Capture::new(What::Wire, None, 14)));
+        run_on(&[wire.clone(), cut.clone()], &mut batch);
+        let records: Vec<_> = std::iter::from_fn(|| wire.take()).collect();
+        let tag = |record: &Record| record.frame[12..16].to_vec();
+        let tagged =
+            |record: &&Box<Record>| record.length == len + 4 && record.frame.len() == len + 4;
+        assert_eq!(records.iter().filter(tagged).count(), 2);
+        assert_eq!(tag(&records[1]), [0x81, 0, 0x20, 7]);
+        let sent = records.last().unwrap();
+        assert_eq!((sent.event, tag(sent)), (Event::Sent, vec![0x81, 0, 0x60, 5]));
+        assert!(std::iter::from_fn(|| cut.take()).all(|record| record.frame.len() == 14));
     }
 
     #[test]

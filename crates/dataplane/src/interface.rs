@@ -153,6 +153,8 @@ pub struct InterfaceInfo {
     pub partial_checksums: bool,
     /// True if the driver presents service tags (802.1ad) as customer tags.
     pub loses_tag_protocol: bool,
+    /// True if the device inserts the customer tags of sent frames.
+    pub inserts_tags: bool,
     /// True if the interface has a host interface, which receives the frames of link protocols
     /// other than IP.
     pub host: bool,
@@ -168,6 +170,7 @@ impl InterfaceInfo {
         vrf: VrfId::DEFAULT,
         partial_checksums: false,
         loses_tag_protocol: false,
+        inserts_tags: false,
         host: false,
         features: Features::NONE,
     };

@@ -350,7 +350,7 @@ pub(crate) struct Mirror {
     exits: Option<Exits>,
 }
 
-/// A packet to be copied: its slot, the tag that its device removed, its origin.
+/// A packet to be copied: its slot, the tag that its device removed or is to insert, its origin.
 type Copied = (usize, Option<u16>, Origin);
 
 impl Mirror {
@@ -390,13 +390,13 @@ impl Mirror {
         taps.look_for_room();
         let is_sent = self.direction == Direction::Outward;
         for slot in packets.slots() {
-            let removed = if is_sent { None } else { burst.removed_tag(slot) };
-            let copied = (slot, removed, Origin { port, is_sent });
+            let beside = if is_sent { burst.requested_tag(slot) } else { burst.removed_tag(slot) };
+            let copied = (slot, beside, Origin { port, is_sent });
             if let Some(session) = on.whole {
                 self.copy_one(burst, taps, copied, session);
             }
             if let Some(vlan) =
-                (!on.vlans.is_empty()).then(|| self.vlan_of(burst, slot, removed, port)).flatten()
+                (!on.vlans.is_empty()).then(|| self.vlan_of(burst, slot, beside, port)).flatten()
                 && let Some(&(_, session)) = on.vlans.iter().find(|(id, _)| *id == vlan)
             {
                 self.copy_one(burst, taps, copied, session);
@@ -420,7 +420,7 @@ impl Mirror {
         &mut self,
         burst: &mut Burst,
         taps: &mut Taps,
-        (slot, removed, origin): Copied,
+        (slot, beside, origin): Copied,
         number: usize,
     ) {
         let Self { block, skip, exits, .. } = self;
@@ -439,7 +439,7 @@ impl Mirror {
         let made = match (way, exits) {
             (&CopyPath::Port(port, tag), _) => {
                 let wrap = |copy: &mut Mbuf| tag.is_none_or(|tag| copy.insert_tag(tag));
-                taps.copy(burst, (slot, removed), by(port), wrap)
+                taps.copy(burst, (slot, beside), by(port), wrap)
             }
             (CopyPath::Tunnel(tunnel), exits) => {
                 let way = tunnel.as_ref().zip(exits.as_ref());
@@ -447,7 +447,7 @@ impl Mirror {
                 match way.zip(exit) {
                     Some(((tunnel, exits), exit)) => {
                         let wrap = |copy: &mut Mbuf| exits.wrap(tunnel, &exit, copy, origin);
-                        taps.copy(burst, (slot, removed), by(exit.port), wrap)
+                        taps.copy(burst, (slot, beside), by(exit.port), wrap)
                     }
                     None => {
                         taps.lose();
@@ -471,7 +471,7 @@ impl Mirror {
         &self,
         burst: &Burst,
         slot: usize,
-        removed: Option<u16>,
+        beside: Option<u16>,
         port: PortId,
     ) -> Option<InterfaceId> {
         let on = self.vlans.on(port)?;
@@ -479,7 +479,7 @@ impl Mirror {
             let tag = identity(*burst.head(slot).get(at..)?.first_chunk()?)?;
             (usize::from(burst.lens()[slot]) >= at + 6).then_some(tag)
         };
-        let found = match removed {
+        let found = match beside {
             // The kind of a removed tag is unknown.
             Some(control) => TagProtocol::ALL
                 .into_iter()
@@ -542,7 +542,7 @@ mod tests {
     use super::*;
     use crate::tap::Made;
     use crate::testing::{FrameBuilder, batch_of, dpdk, tagged};
-    use crate::vlan::{Tags, Vlan};
+    use crate::vlan::{TagDevices, Tags, Vlan};
 
     fn port(n: u16) -> PortId {
         PortId::new(n).unwrap()
@@ -574,7 +574,7 @@ mod tests {
         let table = VlanTable::default();
         table.set(Arc::new(Vlans::new(
             &[vlan(64, five), vlan(65, seven)],
-            PortSet::EMPTY,
+            TagDevices::default(),
             &crate::bond::Bonds::default(),
         )));
         table
@@ -658,8 +658,9 @@ mod tests {
         assert!(MirrorOutput::of(&MirrorTable::default(), &vlans, no_exits).is_none());
     }
 
+    /// The last one is untagged when it is received, and gets its tag from the device that sends it.
     #[test]
-    fn a_tag_that_the_device_removed_is_the_vlan_s() {
+    fn a_tag_that_the_device_removed_or_is_to_insert_is_the_vlan_s() {
         let vlans = vlans();
         let table = table(vec![session("s", &[64, 65], Direction::Both, 4)], &vlans);
         let ip4 = FrameBuilder::ip4().build();
@@ -667,19 +668,21 @@ mod tests {
         for (slot, control) in [(0, 0x2005), (1, 6), (2, 9)] {
             batch.burst.say_removed(slot, control);
         }
-        for (direction, expected) in [(Direction::Inward, 2), (Direction::Outward, 0)] {
+        batch.burst.request_tags_of(0b1000, 0x2005, |_, _| ());
+        for (direction, expected) in
+            [(Direction::Inward, vec![0, 1]), (Direction::Outward, vec![3])]
+        {
             let mut taps = Taps::new(dpdk().1.clone());
             let mut mirror = mirror_of(&table, &vlans, direction);
             let packets = batch.packets();
             mirror.copy(&mut batch.burst, &mut taps, packets, PortId::FIRST);
-            let lens: Vec<_> =
-                taps.made().flat_map(|made| made.packets.burst.lens()[..2].to_vec()).collect();
-            assert_eq!(lens.len(), expected, "{direction:?}");
-            assert!(
-                lens.iter()
-                    .zip([0, 1])
-                    .all(|(len, slot)| { usize::from(*len) == batch.len(slot) + 4 })
-            );
+            let made = taps.made().flat_map(|made| {
+                let burst = &made.packets.burst;
+                burst.lens()[..burst.len()].to_vec()
+            });
+            let lens: Vec<_> = made.map(usize::from).collect();
+            let expected: Vec<_> = expected.iter().map(|&slot| batch.len(slot) + 4).collect();
+            assert_eq!(lens, expected, "{direction:?}");
         }
     }
 

@@ -11,7 +11,7 @@
 //! ([`Taps::separate`]).
 
 use dpdk::{Burst, Copied, Mbuf, Mempool};
-use wire::ethernet::ETHERTYPE_VLAN;
+use wire::ethernet::customer_tag;
 
 use crate::mask::{BATCH_MAX, Mask};
 use crate::outgoing::Outgoing;
@@ -81,16 +81,16 @@ impl Taps {
         self.has_room = size.saturating_sub(self.pool.in_use()) > size / RESERVE;
     }
 
-    /// Copies the packet in a slot, with the tag that its device removed; `wrap` puts the session's headers in front, and
+    /// Copies the packet in a slot, with the tag `beside` its bytes, which a device removed or is to insert; `wrap` puts the session's headers in front, and
     /// returns false without room for them. Returns the copy's length; `None`: it could not be made.
     pub(crate) fn copy(
         &mut self,
         burst: &mut Burst,
-        (slot, removed): (usize, Option<u16>),
+        (slot, beside): (usize, Option<u16>),
         to: CopyTo,
         wrap: impl FnOnce(&mut Mbuf) -> bool,
     ) -> Option<usize> {
-        let len = self.try_copy(burst, (slot, removed), to, wrap);
+        let len = self.try_copy(burst, (slot, beside), to, wrap);
         match len {
             Some(_) => self.is_used = true,
             None => self.lose(),
@@ -107,7 +107,7 @@ impl Taps {
     fn try_copy(
         &mut self,
         burst: &mut Burst,
-        (slot, removed): (usize, Option<u16>),
+        (slot, beside): (usize, Option<u16>),
         to: CopyTo,
         wrap: impl FnOnce(&mut Mbuf) -> bool,
     ) -> Option<usize> {
@@ -120,9 +120,8 @@ impl Taps {
             true => burst.copy_by_reference(slot, &self.pool)?,
             false => Copied { packet: burst.copy(slot, &self.pool)?, is_shared: false },
         };
-        if let Some(control) = removed {
-            let ([a, b], [c, d]) = (ETHERTYPE_VLAN.to_be_bytes(), control.to_be_bytes());
-            packet.insert_tag([a, b, c, d]).then_some(())?;
+        if let Some(control) = beside {
+            packet.insert_tag(customer_tag(control)).then_some(())?;
         }
         wrap(&mut packet).then_some(())?;
         let len = packet.len();

@@ -58,6 +58,7 @@ pub fn batch_of(frames: &[Vec<u8>]) -> Batch {
         vrf: VrfId::DEFAULT,
         partial_checksums: true,
         loses_tag_protocol: false,
+        inserts_tags: false,
         host: false,
         features: Features::NONE,
     };
@@ -354,6 +355,7 @@ impl TestTables {
             vrf: VrfId::DEFAULT,
             partial_checksums: true,
             loses_tag_protocol: false,
+            inserts_tags: false,
             host: false,
             features: Features::NONE.with(LEAST_TTL, if n == 0 { 250 } else { 0 }),
         };

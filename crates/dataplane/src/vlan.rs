@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use dpdk::Mbuf;
-use wire::ethernet::{ETHERTYPE_QINQ, ETHERTYPE_VLAN};
+use wire::ethernet::{ETHERTYPE_QINQ, ETHERTYPE_VLAN, tag_bytes};
 
 use crate::batch::Batch;
 use crate::bond::{Bonds, Exit, FrameHashes, Spreader};
@@ -92,9 +92,12 @@ pub struct Tag {
 impl Tag {
     /// Returns the four bytes after a frame's addresses.
     pub fn bytes(self) -> [u8; 4] {
-        let control = u16::from(self.priority) << 13 | self.id & ID;
-        let ([a, b], [c, d]) = (self.protocol.ethertype().to_be_bytes(), control.to_be_bytes());
-        [a, b, c, d]
+        tag_bytes(self.protocol.ethertype(), self.control())
+    }
+
+    /// Returns its control information: priority and VLAN identifier.
+    fn control(self) -> u16 {
+        u16::from(self.priority) << 13 | self.id & ID
     }
 
     /// Returns true if both tags identify the same VLAN.
@@ -132,12 +135,18 @@ pub struct Egress {
     count: u8,
     /// The bytes of the tags, as they stand on the wire; of one tag the first four.
     tags: [u8; 8],
+    /// The control information of the only tag if the device inserts it.
+    by_device: Option<u16>,
 }
 
 impl Egress {
-    const NONE: Self = Self { lower: InterfaceId::FIRST, count: 0, tags: [0; 8] };
+    const NONE: Self = Self { lower: InterfaceId::FIRST, count: 0, tags: [0; 8], by_device: None };
 
-    fn of(vlan: &Vlan) -> Self {
+    /// `inserts`: the devices of these ports insert a customer tag.
+    fn of(vlan: &Vlan, inserts: PortSet) -> Self {
+        let is_inserted = vlan.lower.port().is_some_and(|port| inserts.contains(port))
+            && vlan.tags.inner.is_none()
+            && vlan.tags.outer.protocol == TagProtocol::Dot1q;
         let Tags { outer, inner } = vlan.tags;
         let [a, b, c, d] = outer.bytes();
         let [e, f, g, h] = inner.map_or([0; 4], Tag::bytes);
@@ -145,6 +154,7 @@ impl Egress {
             lower: vlan.lower,
             count: 1 + u8::from(inner.is_some()),
             tags: [a, b, c, d, e, f, g, h],
+            by_device: is_inserted.then(|| outer.control()),
         }
     }
 
@@ -207,6 +217,15 @@ pub(crate) fn identity([a, b, c, d]: [u8; 4]) -> Option<Identity> {
     Some((TagProtocol::of(u16::from_be_bytes([a, b]))?, u16::from_be_bytes([c, d]) & ID))
 }
 
+/// Ports whose devices treat tags specially.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TagDevices {
+    /// Their drivers present service tags as customer tags, as AF_PACKET does.
+    pub lose_protocol: PortSet,
+    /// They insert the customer tag that a frame requests ([`dpdk::Burst::request_tags_of`]).
+    pub insert: PortSet,
+}
+
 /// The VLANs of a router. See the module's documentation.
 pub struct Vlans {
     all: Vec<Vlan>,
@@ -220,14 +239,13 @@ pub struct Vlans {
 
 impl Default for Vlans {
     fn default() -> Self {
-        Self::new(&[], PortSet::EMPTY, &Bonds::default())
+        Self::new(&[], TagDevices::default(), &Bonds::default())
     }
 }
 
 impl Vlans {
-    /// Creates a table of these VLANs, no two of which have the same tags on a port or bond. The drivers of
-    /// ports in `lose_protocol` present service tags as customer tags, as AF_PACKET does.
-    pub fn new(all: &[Vlan], lose_protocol: PortSet, bonds: &Bonds) -> Self {
+    /// Creates a table of these VLANs, no two of which have the same tags on a port or bond.
+    pub fn new(all: &[Vlan], devices: TagDevices, bonds: &Bonds) -> Self {
         let numbers = all.iter().map(|vlan| vlan.interface.index() + 1).max().unwrap_or(0);
         let mut vlans = Self {
             all: all.to_vec(),
@@ -239,9 +257,9 @@ impl Vlans {
             let own = vlan.lower.port();
             let of_bond = bonds.get(vlan.lower).into_iter().flat_map(|bond| bond.ports());
             own.into_iter().chain(of_bond).for_each(|port| vlans.enter(vlan, port));
-            vlans.egress[vlan.interface.index()] = Egress::of(vlan);
+            vlans.egress[vlan.interface.index()] = Egress::of(vlan, devices.insert);
         }
-        for port in lose_protocol.ports() {
+        for port in devices.lose_protocol.ports() {
             vlans.outer[port.index()].iter_mut().for_each(Meanings::ignore_protocol);
         }
         vlans
@@ -496,9 +514,10 @@ impl Tagger {
     #[inline(always)]
     pub(crate) fn tag_in(&self, batch: &mut Batch, frames: Mask, interface: u16) -> Mask {
         let Some(egress) = self.vlans.egress(interface) else { return frames };
-        let (failed, bytes) = match egress.count {
-            1 => batch.send_tagged(frames, egress.outer(), egress.lower),
-            _ => batch.send_tagged(frames, egress.tags, egress.lower),
+        let (failed, bytes) = match (egress.by_device, egress.count) {
+            (Some(control), _) => batch.request_tagged(frames, control, egress.lower),
+            (None, 1) => batch.send_tagged(frames, egress.outer(), egress.lower),
+            (None, _) => batch.send_tagged(frames, egress.tags, egress.lower),
         };
         if let Some(traffic) = self.block.get(usize::from(interface)) {
             traffic.packets.add(frames.without(failed).count().into());
@@ -559,7 +578,7 @@ mod tests {
             vlan(66, 0, tag(Dot1ad, 100), Some(tag(Dot1q, 7))),
             vlan(67, 3, tag(Dot1ad, 200), Some(tag(Dot1q, 7))),
         ];
-        let vlans = Vlans::new(&vlans, PortSet::EMPTY, &Bonds::default());
+        let vlans = Vlans::new(&vlans, TagDevices::default(), &Bonds::default());
         assert_eq!(found(&vlans, 0, &[(Dot1q, 100)]), Some((64, 1)));
         assert_eq!(found(&vlans, 0, &[(Dot1q, 100), (Dot1q, 7)]), Some((64, 1)));
         assert_eq!(found(&vlans, 0, &[(Dot1ad, 100), (Dot1q, 7)]), Some((66, 2)));
@@ -583,7 +602,9 @@ mod tests {
             vlan(65, 0, tag(Dot1ad, 100), None),
             vlan(66, 0, tag(Dot1ad, 200), Some(tag(Dot1q, 7))),
         ];
-        let vlans = Vlans::new(&vlans, [PortId::FIRST].into_iter().collect(), &Bonds::default());
+        let lose_protocol = [PortId::FIRST].into_iter().collect();
+        let devices = TagDevices { lose_protocol, ..TagDevices::default() };
+        let vlans = Vlans::new(&vlans, devices, &Bonds::default());
         assert_eq!(found(&vlans, 0, &[(Dot1q, 200), (Dot1q, 7)]), Some((66, 2)));
         assert_eq!(found(&vlans, 0, &[(Dot1q, 100)]), Some((64, 1)));
     }
@@ -596,7 +617,7 @@ mod tests {
             vlan(65, 2, tag(Dot1ad, 100), None),
             vlan(66, 2, tag(Dot1ad, 100), Some(tag(Dot1q, 7))),
         ];
-        tables.vlans.set(Arc::new(Vlans::new(&all, PortSet::EMPTY, &Bonds::default())));
+        tables.vlans.set(Arc::new(Vlans::new(&all, TagDevices::default(), &Bonds::default())));
         let tagger = tables.tagger();
         let frame = FrameBuilder::ip4().build();
         let of = |from: u16, tags: &[u8]| {
@@ -622,7 +643,7 @@ mod tests {
         let tables = TestTables::every_kind();
         let table = &tables.vlans;
         let all = [vlan(64, 2, service, Some(tag(Dot1q, 7))), vlan(65, 2, tag(Dot1q, 9), None)];
-        table.set(Arc::new(Vlans::new(&all, PortSet::EMPTY, &Bonds::default())));
+        table.set(Arc::new(Vlans::new(&all, TagDevices::default(), &Bonds::default())));
         let tagger = tables.tagger();
         let frame = FrameBuilder::ip4().build();
         let sent = |interface: u16| {
@@ -665,7 +686,7 @@ mod tests {
         bonds.set(vec![spec]);
         let tags = Tags { outer: tag(Dot1q, 9), inner: None };
         let all = [Vlan { interface: vlan, lower: bond, tags }];
-        let vlans = Vlans::new(&all, PortSet::EMPTY, &bonds.get());
+        let vlans = Vlans::new(&all, TagDevices::default(), &bonds.get());
         assert_eq!(
             [0, 1, 2].map(|port| found(&vlans, port, &[(Dot1q, 9)])),
             [None, Some((65, 1)), Some((65, 1))]

@@ -295,6 +295,27 @@ impl Burst {
         (flags & sys::SHIM_MBUF_RX_VLAN_STRIPPED != 0).then_some(control)
     }
 
+    /// Returns the control information of the tag that the sending device is to insert into a slot's frame.
+    pub fn requested_tag(&self, slot: usize) -> Option<u16> {
+        let slot = slot % BURST_MAX;
+        if self.owned & bit(slot) == 0 {
+            return None;
+        }
+        // SAFETY: the slot holds a packet of ours.
+        unsafe { self.mbufs[slot].requested_tag() }
+    }
+
+    /// Leaves it to the sending device to insert a customer tag with this control information into each of these slots'
+    /// frames, whose lengths do not count it. Calls `done` with the slot and the length of each.
+    #[inline(always)]
+    pub fn request_tags_of(&mut self, mask: u64, control: u16, mut done: impl FnMut(usize, u16)) {
+        for slot in slots(mask & self.owned) {
+            // SAFETY: the slot holds a packet of ours.
+            unsafe { self.mbufs[slot].request_tag(control) };
+            done(slot, self.lens[slot]);
+        }
+    }
+
     /// Returns the length of the slot's first segment.
     #[inline(always)]
     fn first_len(&self, slot: usize) -> usize {

@@ -11,8 +11,8 @@ use wire::ethernet::ADDRESSES_LEN;
 mod requests;
 pub(crate) mod traffic_class;
 
-pub(crate) use self::requests::REQUESTS;
 pub use self::requests::{Layers, Transport};
+pub(crate) use self::requests::{REQUESTS, TAG};
 use crate::shared::LENT_OWN;
 
 /// The fields of DPDK's `rte_mbuf` that the packet path reads and writes without a call. DPDK

@@ -265,6 +265,12 @@ impl OpenPort {
         self.started.negotiated.tx & sys::SHIM_TX_OFFLOAD_MULTI_SEGS != 0
     }
 
+    /// Returns true if its device inserts the VLAN tags that packets request.
+    #[inline]
+    pub(crate) fn inserts_tags(&self) -> bool {
+        self.started.negotiated.inserts_tags
+    }
+
     /// Returns the transmit offloads of its device, in DPDK's bits.
     #[inline]
     pub(crate) fn tx_offloads(&self) -> u64 {
@@ -544,6 +550,11 @@ impl Port {
     /// queue for long.
     pub fn tx_buffers_most(&self) -> usize {
         self.open.started.tx_buffers_most
+    }
+
+    /// Returns true if the device inserts the VLAN tags that packets request.
+    pub fn inserts_tags(&self) -> bool {
+        self.open.inserts_tags()
     }
 
     /// Returns the offloads that the device does, and the reasons for not using the others.

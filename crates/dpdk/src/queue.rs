@@ -6,10 +6,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use dpdk_sys as sys;
-use wire::ethernet::{ETHERNET_LEN, payload};
+use wire::ethernet::{ETHERNET_LEN, TAG_LEN, payload};
 
 use crate::burst::{BURST_MAX, Burst, PacketList};
-use crate::mbuf::{Mbuf, REQUESTS};
+use crate::mbuf::{Mbuf, REQUESTS, RawMbuf, TAG};
 use crate::port::packet_ring::Watch;
 use crate::port::{OpenPort, QueuePlace};
 
@@ -33,6 +33,8 @@ pub struct TxQueue {
     queue: u16,
     /// The queue's numbers in DPDK.
     place: QueuePlace,
+    /// The requests for which a packet must be prepared.
+    unusual: u64,
     /// Watch of the ring, if it is an AF_PACKET socket's.
     watch: Option<Watch>,
     not_sync: PhantomData<Cell<()>>,
@@ -133,7 +135,8 @@ impl TxQueue {
     pub(crate) fn new(port: Arc<OpenPort>, queue: u16) -> Self {
         let watch = port.packet_ring(queue).map(|_| Watch::new());
         let place = port.tx_place(queue);
-        Self { port, queue, place, watch, not_sync: PhantomData }
+        let unusual = if port.inserts_tags() { REQUESTS } else { REQUESTS | TAG };
+        Self { port, queue, place, unusual, watch, not_sync: PhantomData }
     }
 
     /// Makes the device continue with packets that it has taken and not sent. To be called from time to time,
@@ -172,7 +175,12 @@ impl TxQueue {
                 flags |= packet.flags();
             }
         }
-        if flags & REQUESTS != 0
+        if flags & TAG != 0 {
+            // SAFETY: as above.
+            let has_tag = |packet: &&RawMbuf| unsafe { packet.requested_tag().is_some() };
+            bytes += (list.as_slice()[..count].iter().filter(has_tag).count() * TAG_LEN) as u64;
+        }
+        if flags & self.unusual != 0
             || longest > self.port.longest()
             || segments > 1 && !self.port.supports_multi_segment()
         {
@@ -194,7 +202,7 @@ impl TxQueue {
         });
         for packet in &packets[taken..count] {
             // SAFETY: packets that the device has not taken are still the list's.
-            bytes -= u64::from(unsafe { packet.pkt_len() });
+            bytes -= u64::from(unsafe { packet.wire_len() });
         }
         list.forget_front(taken);
         if let Some(watch) = &mut self.watch
@@ -221,7 +229,7 @@ impl TxQueue {
         let count = list.len().min(max);
         // SAFETY: the packets are the list's.
         let bytes =
-            list.as_slice()[..count].iter().map(|p| u64::from(unsafe { p.pkt_len() })).sum();
+            list.as_slice()[..count].iter().map(|p| u64::from(unsafe { p.wire_len() })).sum();
         let sent = if count > 0 { self.transmit(list, count, bytes) } else { Sent::default() };
         Sent { refused, too_long, ..sent }
     }
@@ -234,6 +242,9 @@ impl TxQueue {
         } else {
             packet
         };
+        if !self.port.inserts_tags() && !packet.fulfil_tag() {
+            return None;
+        }
         if !packet.has_request() {
             return Some(packet);
         }

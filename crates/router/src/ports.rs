@@ -403,6 +403,7 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
         vrf: wanted.interface.settings.vrf,
         partial_checksums: port.partial_checksums(),
         loses_tag_protocol: loses_tag_protocol(&port, &control),
+        inserts_tags: port.inserts_tags(),
         host: wanted.interface.host.is_some(),
         features: wanted.interface.features(),
     };

@@ -8,8 +8,8 @@ use control::rib::RibInterface;
 use dataplane::bond::BondSpec;
 use dataplane::bond::Bonds;
 use dataplane::interface::{InterfaceId, InterfaceInfo};
-use dataplane::port::{PortId, PortSet};
-use dataplane::vlan::Vlans;
+use dataplane::port::PortId;
+use dataplane::vlan::{TagDevices, Vlans};
 use ipnet::IpNet;
 use wire::MacAddr;
 
@@ -222,6 +222,7 @@ fn of_bond(config: &Config, bond: &Bond, infos: &[InterfaceInfo]) -> Result<Inte
         mtu: bond.mtu.unwrap_or(mtu),
         partial_checksums: any(|info| info.partial_checksums),
         loses_tag_protocol: any(|info| info.loses_tag_protocol),
+        inserts_tags: false,
         ..first
     };
     Ok(with_settings(info, &bond.interface))
@@ -240,9 +241,15 @@ pub fn bonds(config: &Config, infos: &[InterfaceInfo]) -> Vec<BondSpec> {
 
 /// Returns the data plane's table of a configuration's VLANs, on ports with these properties and these bonds.
 pub fn vlans(config: &Config, infos: &[InterfaceInfo], bonds: &Bonds) -> Vlans {
-    let loses = |port: &PortId| info_of(infos, (*port).into()).loses_tag_protocol;
-    let ports: PortSet = config.ports.iter().map(|port| port.id).filter(loses).collect();
-    Vlans::new(&config.vlans_on_wire(), ports, bonds)
+    let ports = |has: fn(InterfaceInfo) -> bool| {
+        let ids = config.ports.iter().map(|port| port.id);
+        ids.filter(|port| has(info_of(infos, (*port).into()))).collect()
+    };
+    let devices = TagDevices {
+        lose_protocol: ports(|info| info.loses_tag_protocol),
+        insert: ports(|info| info.inserts_tags),
+    };
+    Vlans::new(&config.vlans_on_wire(), devices, bonds)
 }
 
 /// Opens the host interfaces of all bonds, VLANs and loopbacks of a configuration, with these properties.

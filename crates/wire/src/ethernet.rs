@@ -60,6 +60,17 @@ impl VlanTag {
     }
 }
 
+/// Returns the four bytes of a customer tag in a frame, with this control information.
+pub const fn customer_tag(control: u16) -> [u8; TAG_LEN] {
+    tag_bytes(ETHERTYPE_VLAN, control)
+}
+
+/// Returns the four bytes of a tag in a frame, with this Ethertype and this control information.
+pub const fn tag_bytes(ethertype: u16, control: u16) -> [u8; TAG_LEN] {
+    let ([a, b], [c, d]) = (ethertype.to_be_bytes(), control.to_be_bytes());
+    [a, b, c, d]
+}
+
 /// The most tags that [`payload`] skips: an 802.1ad service tag and an 802.1Q one.
 const TAGS_MAX: usize = 2;
 

@@ -20,7 +20,7 @@ use dataplane::forwarder::{Forwarder, ForwarderParts, Settings};
 use dataplane::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, VrfId};
 use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
 use dataplane::polling::RxSource;
-use dataplane::port::{MAX_PORTS, PortId, PortSet};
+use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::punts::{Punts, class_rings};
 use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
@@ -31,7 +31,7 @@ use dataplane::transmit::codel::CodelConfig;
 use dataplane::transmit::red::RedConfig;
 use dataplane::transmit::shape::{Bucket, Shape};
 use dataplane::transmit::{Discipline, QueueConfig, Scheduler, WEIGHTS};
-use dataplane::vlan::{VLANS, Vlan, VlanTable, Vlans};
+use dataplane::vlan::{TagDevices, VLANS, Vlan, VlanTable, Vlans};
 use dataplane::wires::{Exit, Rewiring, TxPath, Wires};
 use dpdk::WaitSet;
 use dpdk::qsbr::Qsbr;
@@ -180,6 +180,7 @@ pub const PORT: InterfaceInfo = InterfaceInfo {
     vrf: VrfId::DEFAULT,
     partial_checksums: false,
     loses_tag_protocol: false,
+    inserts_tags: false,
     host: false,
     features: Features::NONE,
 };
@@ -578,7 +579,7 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
         filters.set(filters_of(case.more)?);
     }
     let table = VlanTable::default();
-    table.set(Arc::new(Vlans::new(&vlans, PortSet::EMPTY, &Bonds::default())));
+    table.set(Arc::new(Vlans::new(&vlans, TagDevices::default(), &Bonds::default())));
     let vrfs = VrfTables::new(Fibs { fib4: fib4.clone(), fib6: fib6.clone() });
     if case.more == More::Vrf {
         vrfs.add(VRF, Fibs { fib4, fib6 });

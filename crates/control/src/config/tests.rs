@@ -1492,6 +1492,7 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
         vrf: VrfId::DEFAULT,
         partial_checksums: false,
         loses_tag_protocol: false,
+        inserts_tags: false,
         host: false,
         features: port.interface.features(),
     };

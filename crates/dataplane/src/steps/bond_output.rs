@@ -17,15 +17,11 @@ use crate::batch::Batch;
 use crate::bond::Spreader;
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
-use crate::port::MAX_PORTS;
 use crate::reason::DropReason;
 use crate::tables::Tables;
 
 const TRANSMIT: usize = 0;
 const BOND_DOWN: usize = 1;
-
-/// The egress interfaces of a batch whose frames are treated together.
-const TOGETHER: usize = 8;
 
 pub(super) const OUTPUTS: &[Output] =
     &[Output::next("transmit"), Output::Drop(DropReason::BondDown)];
@@ -56,19 +52,6 @@ impl BondOutput {
         self.0.count(interface, (frames.without(failed).count(), bytes));
         failed
     }
-
-    /// [`Self::select`] for frames one by one, of any interfaces.
-    #[inline(never)]
-    fn select_each(&self, batch: &mut Batch, frames: Mask) -> Mask {
-        let mut failed = Mask::EMPTY;
-        for i in frames.slots() {
-            let interface = batch.out_interface[i];
-            if usize::from(interface) >= MAX_PORTS {
-                failed |= self.select(batch, Mask::when(true, i), interface);
-            }
-        }
-        failed
-    }
 }
 
 impl Step for BondOutput {
@@ -77,18 +60,8 @@ impl Step for BondOutput {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        let mut failed = Mask::EMPTY;
-        let mut rest = input;
-        for _ in 0..TOGETHER {
-            let Some((interface, frames)) = batch.first_egress(rest) else { break };
-            rest = rest.without(frames);
-            if usize::from(interface) >= MAX_PORTS {
-                failed |= self.select(batch, frames, interface);
-            }
-        }
-        if !rest.is_empty() {
-            failed |= self.select_each(batch, rest);
-        }
+        let select = |batch: &mut Batch, frames, interface| self.select(batch, frames, interface);
+        let failed = batch.by_virtual_egress(input, select);
         out[TRANSMIT] = input.without(failed);
         out[BOND_DOWN] = failed;
     }

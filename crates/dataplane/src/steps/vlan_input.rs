@@ -141,9 +141,9 @@ mod tests {
     use super::*;
     use crate::bond::Bonds;
     use crate::interface::{InterfaceId, InterfaceInfo};
-    use crate::port::{PortId, PortSet};
+    use crate::port::PortId;
     use crate::testing::{FrameBuilder, TestTables, run_step_on, tagged};
-    use crate::vlan::{Tag, Tags, Vlan, Vlans};
+    use crate::vlan::{Tag, TagDevices, Tags, Vlan, Vlans};
 
     const Q: u16 = 0x8100;
     const AD: u16 = 0x88a8;
@@ -160,7 +160,7 @@ mod tests {
         };
         let all = [vlan(64, five, None), vlan(65, six, None), vlan(66, six, seven)];
         let tables = TestTables::every_kind();
-        tables.vlans.set(Arc::new(Vlans::new(&all, PortSet::EMPTY, &Bonds::default())));
+        tables.vlans.set(Arc::new(Vlans::new(&all, TagDevices::default(), &Bonds::default())));
         (VlanInput::new(&tables), tables)
     }
 
@@ -228,7 +228,7 @@ mod tests {
         all.push(vlan(70, customer(3), Some(customer(7))));
         all.push(vlan(71, tag(TagProtocol::Dot1ad, 1), Some(customer(8))));
         let tables = TestTables::every_kind();
-        tables.vlans.set(Arc::new(Vlans::new(&all, PortSet::EMPTY, &Bonds::default())));
+        tables.vlans.set(Arc::new(Vlans::new(&all, TagDevices::default(), &Bonds::default())));
         VlanInput::new(&tables)
     }
 

@@ -19,7 +19,6 @@
 use crate::batch::Batch;
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
-use crate::port::MAX_PORTS;
 use crate::reason::DropReason;
 use crate::tables::Tables;
 use crate::vlan::Tagger;
@@ -27,9 +26,6 @@ use crate::vlan::Tagger;
 const TRANSMIT: usize = 0;
 const NO_BUFFER: usize = 1;
 const PORT_DOWN: usize = 2;
-
-/// The egress interfaces of a batch whose frames are treated together.
-const TOGETHER: usize = 8;
 
 pub(super) const OUTPUTS: &[Output] = &[
     Output::next("transmit"),
@@ -45,19 +41,6 @@ impl VlanOutput {
     pub fn new(tables: &Tables) -> Self {
         Self(tables.tagger())
     }
-
-    /// Tags frames one by one; returns those for which it failed.
-    #[inline(never)]
-    fn tag_each(&self, batch: &mut Batch, frames: Mask) -> Mask {
-        let mut failed = Mask::EMPTY;
-        for i in frames.slots() {
-            let interface = batch.out_interface[i];
-            if usize::from(interface) >= MAX_PORTS {
-                failed |= self.0.tag_in(batch, Mask::when(true, i), interface);
-            }
-        }
-        failed
-    }
 }
 
 impl Step for VlanOutput {
@@ -66,18 +49,8 @@ impl Step for VlanOutput {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        let mut failed = Mask::EMPTY;
-        let mut rest = input;
-        for _ in 0..TOGETHER {
-            let Some((interface, frames)) = batch.first_egress(rest) else { break };
-            rest = rest.without(frames);
-            if usize::from(interface) >= MAX_PORTS {
-                failed |= self.0.tag_in(batch, frames, interface);
-            }
-        }
-        if !rest.is_empty() {
-            failed |= self.tag_each(batch, rest);
-        }
+        let tag = |batch: &mut Batch, frames, interface| self.0.tag_in(batch, frames, interface);
+        let mut failed = batch.by_virtual_egress(input, tag);
         if !failed.is_empty() {
             failed = failed.filter(|i| !self.0.has_bond(batch.out_interface[i]));
             out[NO_BUFFER] = failed.filter(|i| self.0.has(batch.out_interface[i]));
@@ -94,9 +67,9 @@ mod tests {
     use super::*;
     use crate::bond::Bonds;
     use crate::interface::InterfaceId;
-    use crate::port::PortSet;
+    use crate::port::PortId;
     use crate::testing::{FrameBuilder, TestTables, run_step_on, tagged};
-    use crate::vlan::{Tag, TagProtocol, Tags, Vlan, Vlans};
+    use crate::vlan::{Tag, TagDevices, TagProtocol, Tags, Vlan, Vlans};
 
     #[test]
     fn frames_of_more_interfaces_than_are_treated_together_get_their_own_tags() {
@@ -110,7 +83,7 @@ mod tests {
         };
         let tables = TestTables::every_kind();
         let all: Vec<_> = (0..20).map(vlan).collect();
-        tables.vlans.set(Arc::new(Vlans::new(&all, PortSet::EMPTY, &Bonds::default())));
+        tables.vlans.set(Arc::new(Vlans::new(&all, TagDevices::default(), &Bonds::default())));
         let ip4 = FrameBuilder::ip4().build();
         let (result, batch) =
             run_step_on(&mut VlanOutput::new(&tables), &vec![ip4.clone(); 60], |batch| {
@@ -132,6 +105,43 @@ mod tests {
         assert_eq!((traffic(64).tx_packets, traffic(83).tx_bytes), (3, 2 * ip4.len() as u64));
     }
 
+    /// The device of port 2 inserts tags.
+    #[test]
+    fn one_customer_tag_is_left_to_a_device_that_inserts_it() {
+        let tag = |protocol, id| Tag { protocol, id, priority: 3 };
+        let (q, ad) = (tag(TagProtocol::Dot1q, 5), tag(TagProtocol::Dot1ad, 6));
+        let vlan = |interface, lower, outer, inner| Vlan {
+            interface: InterfaceId::new(interface).unwrap(),
+            lower: InterfaceId::new(lower).unwrap(),
+            tags: Tags { outer, inner },
+        };
+        let all = [
+            vlan(64, 2, q, None),
+            vlan(65, 3, q, None),
+            vlan(66, 2, ad, None),
+            vlan(67, 2, q, Some(q)),
+        ];
+        let insert = [PortId::new(2).unwrap()].into_iter().collect();
+        let devices = TagDevices { insert, ..TagDevices::default() };
+        let tables = TestTables::every_kind();
+        tables.vlans.set(Arc::new(Vlans::new(&all, devices, &Bonds::default())));
+        let ip4 = FrameBuilder::ip4().build();
+        let (result, batch) =
+            run_step_on(&mut VlanOutput::new(&tables), &vec![ip4.clone(); 4], |batch| {
+                batch.out_interface[..4].copy_from_slice(&[64, 65, 66, 67]);
+            });
+        assert_eq!(result["transmit"], [0, 1, 2, 3]);
+        assert_eq!(batch.out_interface[..4], [2, 3, 2, 2]);
+        let requested = [0, 1, 2, 3].map(|slot| batch.burst.requested_tag(slot));
+        assert_eq!(requested, [Some(0x6005), None, None, None]);
+        let q = tagged(&ip4, 0x8100, 0x6005);
+        let sent = [0, 1, 2, 3].map(|slot| batch.frame(slot).to_vec());
+        let both = tagged(&q, 0x8100, 0x6005);
+        assert_eq!(sent, [ip4.clone(), q, tagged(&ip4, 0x88a8, 0x6006), both]);
+        let traffic = |n| tables.vlans.traffic(InterfaceId::new(n).unwrap());
+        assert_eq!((traffic(64).tx_packets, traffic(64).tx_bytes), (1, ip4.len() as u64));
+    }
+
     #[test]
     fn frames_get_the_tags_of_their_vlan_and_leave_by_its_port() {
         let tag = |protocol, id| Tag { protocol, id, priority: 3 };
@@ -143,7 +153,7 @@ mod tests {
         };
         let tables = TestTables::every_kind();
         let all = [vlan(64, q, None), vlan(70, ad, Some(q))];
-        tables.vlans.set(Arc::new(Vlans::new(&all, PortSet::EMPTY, &Bonds::default())));
+        tables.vlans.set(Arc::new(Vlans::new(&all, TagDevices::default(), &Bonds::default())));
         let ip4 = FrameBuilder::ip4().build();
         let frames = vec![ip4.clone(); 5];
         let (result, batch) = run_step_on(&mut VlanOutput::new(&tables), &frames, |batch| {

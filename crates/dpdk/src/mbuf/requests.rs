@@ -1,12 +1,13 @@
-//! Requests to the device that sends a packet: to write its TCP or UDP checksum, or to cut it into
-//! segments.
+//! Requests to the device that sends a packet: to write its TCP or UDP checksum, to cut it into segments, or to
+//! insert a VLAN tag.
 //!
 //! A request travels with its packet. [`TxQueue::send`](crate::TxQueue::send) passes it on to a device that
-//! supports it; if the device writes no checksums, the queue does. Packets are never segmented for a device
+//! supports it; if the device writes no checksums or inserts no tags, the queue does. Packets are never segmented for a device
 //! that does not support it: check [`Port::offloads`](crate::Port::offloads) before.
 
 use dpdk_sys as sys;
 use wire::checksum::Checksum;
+use wire::ethernet::{TAG_LEN, customer_tag};
 
 use super::{Mbuf, RawMbuf};
 
@@ -44,6 +45,45 @@ pub(crate) const REQUESTS: u64 = sys::SHIM_MBUF_TX_TCP_SEG
     | sys::SHIM_MBUF_TX_IP_CKSUM
     | sys::SHIM_MBUF_TX_IPV4
     | sys::SHIM_MBUF_TX_IPV6;
+
+/// The bit of a request to insert a VLAN tag, which is fulfilled apart from the others: a device that inserts tags
+/// needs no preparation of the packet.
+pub(crate) const TAG: u64 = sys::SHIM_MBUF_TX_VLAN;
+
+impl RawMbuf {
+    /// Leaves it to the device to insert a customer tag with this control information.
+    ///
+    /// # Safety
+    /// As for [`RawMbuf::data`].
+    #[inline(always)]
+    pub(crate) unsafe fn request_tag(self, control: u16) {
+        // SAFETY: by the caller, the fields are there to write.
+        unsafe {
+            self.set_vlan_tci(control);
+            self.set_flags(self.flags() | TAG);
+        }
+    }
+
+    /// Returns the control information of the tag that the device is to insert.
+    ///
+    /// # Safety
+    /// As for [`RawMbuf::data`].
+    #[inline(always)]
+    pub(crate) unsafe fn requested_tag(self) -> Option<u16> {
+        // SAFETY: by the caller, the fields are there to read.
+        unsafe { (self.flags() & TAG != 0).then(|| self.vlan_tci()) }
+    }
+
+    /// Returns the packet's length on the wire, without the checksum: with a requested tag.
+    ///
+    /// # Safety
+    /// As for [`RawMbuf::data`].
+    #[inline(always)]
+    pub(crate) unsafe fn wire_len(self) -> u32 {
+        // SAFETY: by the caller, the fields are there to read.
+        unsafe { self.pkt_len() + if self.flags() & TAG != 0 { TAG_LEN as u32 } else { 0 } }
+    }
+}
 
 impl Transport {
     fn flag(self) -> u64 {
@@ -140,6 +180,16 @@ impl Mbuf {
         }
     }
 
+    /// Inserts the tag that was left to a device; returns false without room for it.
+    pub(crate) fn fulfil_tag(&mut self) -> bool {
+        let raw = self.raw();
+        // SAFETY: the packet is ours.
+        let Some(control) = (unsafe { raw.requested_tag() }) else { return true };
+        // SAFETY: as above.
+        unsafe { raw.set_flags(raw.flags() & !TAG) };
+        self.insert_tag(customer_tag(control))
+    }
+
     /// Copies the requests of a packet with the same bytes.
     pub(crate) fn request_as(&mut self, other: &Self) {
         let (raw, other) = (self.raw(), other.raw());
@@ -148,6 +198,9 @@ impl Mbuf {
             let lengths = other.field::<u64>(sys::MBUF_TX_OFFLOAD).read();
             raw.field::<u64>(sys::MBUF_TX_OFFLOAD).write(lengths);
             raw.set_flags(raw.flags() & !REQUESTS | other.flags() & REQUESTS);
+            if let Some(control) = other.requested_tag() {
+                raw.request_tag(control);
+            }
         }
     }
 
@@ -256,6 +309,28 @@ mod tests {
         assert!(packet.fulfil(0) && !packet.has_request());
         let untagged = [&packet.data()[..12], &packet.data()[20..]].concat();
         assert_eq!(check(&untagged, pseudo), 0xffff);
+    }
+
+    #[test]
+    fn a_tag_that_no_device_inserts_is_inserted_by_the_queue() {
+        let pool = testing::pool(3);
+        let (frame, pseudo) = partial(b"behind a tag");
+        let mut packet = pool.copy_of(&frame).unwrap();
+        assert!(packet.request_checksum(UDP));
+        // SAFETY: the packet is ours.
+        unsafe { packet.raw().request_tag(0x6005) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { packet.raw().wire_len() } as usize, frame.len() + 4);
+        assert_eq!(packet.len(), frame.len());
+        let mut other = pool.copy_of(&frame).unwrap();
+        other.request_as(&packet);
+        for mut packet in [packet, other] {
+            assert!(packet.fulfil_tag() && packet.fulfil(0) && !packet.has_request());
+            assert_eq!(packet.data()[12..16], [0x81, 0, 0x60, 5]);
+            let untagged = [&packet.data()[..12], &packet.data()[16..]].concat();
+            assert_eq!(check(&untagged, pseudo), 0xffff);
+            assert!(packet.fulfil_tag() && packet.len() == frame.len() + 4, "only once");
+        }
     }
 
     #[test]

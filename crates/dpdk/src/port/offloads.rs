@@ -22,7 +22,8 @@ pub enum Offload {
     TxChecksum,
     /// The device cuts the TCP packets that [`crate::Mbuf::request_segmentation`] leaves to it.
     Segmentation,
-    /// The device strips the VLAN tag of received frames, and inserts one into sent frames.
+    /// The device strips the VLAN tag of received frames, and inserts that of a VLAN with one customer tag into sent
+    /// frames; a driver that would insert it in software leaves it to the router.
     Vlan,
     /// The device puts a frame that is longer than a packet buffer into several of them.
     Scatter,
@@ -187,6 +188,8 @@ pub(super) struct Negotiated {
     pub(super) rx: u64,
     /// DPDK's bits for sending.
     pub(super) tx: u64,
+    /// True if the device inserts VLAN tags into sent frames.
+    pub(super) inserts_tags: bool,
     /// The states for display.
     pub(super) offloads: Offloads,
 }
@@ -197,6 +200,9 @@ const SOFTWARE: [&str; 3] = ["net_tap", "net_vhost", "net_virtio_user"];
 /// A driver that also computes checksums and segments packets in its own software. The others of [`SOFTWARE`]
 /// leave that to the other end.
 const IN_SOFTWARE: &str = "net_tap";
+
+/// Drivers that insert tags in their own software, which costs more than the router's.
+const TAGS_IN_SOFTWARE: [&str; 4] = ["net_virtio", "net_virtio_user", "net_vhost", "net_af_packet"];
 
 /// Drivers that drop packets of more buffers than their device reports as its limit.
 const FEW_BUFFERS: [(&str, usize); 1] = [("net_vmxnet3", 16)];
@@ -252,7 +258,8 @@ pub(super) fn negotiate(
         tx |= capabilities.1 & sys::SHIM_TX_OFFLOAD_IPV4_CKSUM;
     }
     let offloads = Offloads(std::array::from_fn(|n| states[n]));
-    Ok(Negotiated { rx, tx, offloads })
+    let inserts_tags = offloads.on(Offload::Vlan) && !TAGS_IN_SOFTWARE.contains(&driver);
+    Ok(Negotiated { rx, tx, inserts_tags, offloads })
 }
 
 /// Returns true if an offload is used that the device has and the configuration does not set, with the

@@ -73,6 +73,7 @@ impl Lab {
             vrf: VrfId::DEFAULT,
             partial_checksums: false,
             loses_tag_protocol: false,
+            inserts_tags: false,
             features: Features::NONE,
             host: true,
         };

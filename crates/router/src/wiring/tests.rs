@@ -115,6 +115,7 @@ fn port(n: u16, rx: usize, tx: usize) -> (Queues, Wire) {
         vrf: VrfId::DEFAULT,
         partial_checksums: false,
         loses_tag_protocol: false,
+        inserts_tags: false,
         host: false,
         features: Features::NONE,
     };

@@ -108,6 +108,7 @@ fn info(interface: &Interface) -> InterfaceInfo {
         vrf: interface.settings.vrf,
         partial_checksums: false,
         loses_tag_protocol: false,
+        inserts_tags: false,
         host: interface.host.is_some(),
         features: interface.features(),
     }
