@@ -34,6 +34,8 @@
 #include <rte_service.h>
 #include <rte_thread.h>
 #include <rte_version.h>
+/* Of vectors only their greatest width: DPDK's types of them are each processor's. */
+#include <generic/rte_vect.h>
 
 /* Where the fields of struct rte_mbuf are that the packet path reads without a call. */
 enum shim_mbuf_offset {

@@ -17,9 +17,9 @@ use std::time::Instant;
 use acl::generate::{self, Kind};
 use acl::{BATCH, Classifier, Family, Fields, Filter, FilterAddress, Key, rte};
 use anyhow::{Context, Result, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use dpdk::Eal;
-use dpdk::acl::{Acl, AclField, AclMatch};
+use dpdk::acl::{Acl, AclField, AclForm, AclMatch};
 use serde::Serialize;
 
 use self::tuples::{Search, Tuples};
@@ -33,6 +33,39 @@ const PACKETS: usize = 1 << 16;
 /// Number of packets that are compared with the walk.
 const COMPARED: usize = 1 << 11;
 
+/// The instructions of `rte_acl`'s lookups.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Form {
+    /// The widest that the processor has
+    Widest,
+    /// Without vectors
+    Scalar,
+    /// Vectors of AVX2, as by DPDK's own choice
+    Avx2,
+    /// Vectors of AVX-512
+    Avx512,
+}
+
+impl Form {
+    /// Sets them, or the first of several that the processor has.
+    fn set(self, acl: &mut Acl<{ rte::KEY }>) -> Result<(), dpdk::Error> {
+        let forms: &[AclForm] = match self {
+            Self::Widest => &[AclForm::Avx512, AclForm::Avx2, AclForm::Scalar],
+            Self::Scalar => &[AclForm::Scalar],
+            Self::Avx2 => &[AclForm::Avx2],
+            Self::Avx512 => &[AclForm::Avx512],
+        };
+        let mut result = Ok(());
+        for form in forms {
+            result = acl.look_up_by(*form);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+}
+
 /// Options of the measurement.
 #[derive(Debug, Args)]
 pub struct FilterArgs {
@@ -45,6 +78,9 @@ pub struct FilterArgs {
     /// Measure named sets of this many elements instead
     #[arg(long, value_name = "ELEMENTS", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     set: Option<u32>,
+    /// Instructions of rte_acl's lookups
+    #[arg(long, value_name = "FORM", default_value = "widest")]
+    rte_acl: Form,
     #[command(flatten)]
     place: Place,
 }
@@ -90,9 +126,9 @@ pub fn run(args: &FilterArgs) -> Result<()> {
     let mut outcomes = Vec::new();
     for &rules in &args.rules {
         for kind in Kind::ALL {
-            outcomes.extend(measure::<Ipv4Addr>(&eal, kind, rules, args.rounds)?);
+            outcomes.extend(measure::<Ipv4Addr>(&eal, kind, rules, args)?);
             progress.inc(1);
-            outcomes.extend(measure::<Ipv6Addr>(&eal, kind, rules, args.rounds)?);
+            outcomes.extend(measure::<Ipv6Addr>(&eal, kind, rules, args)?);
             progress.inc(1);
         }
     }
@@ -114,13 +150,16 @@ fn measure<A: FilterAddress>(
     eal: &Eal,
     kind: Kind,
     rules: usize,
-    rounds: usize,
+    args: &FilterArgs,
 ) -> Result<Vec<Outcome>> {
     let filter = generate::rules(kind, A::OF, rules, 1);
     let start = Instant::now();
     let classifier = Classifier::<A>::new(&filter, &acl::SetReaders::none())?;
     let build_ms = start.elapsed().as_secs_f64() * 1e3;
-    let peer = peer(eal, &filter, A::OF);
+    let mut peer = peer(eal, &filter, A::OF);
+    if let Some((acl, _)) = &mut peer {
+        args.rte_acl.set(acl)?;
+    }
     let start = Instant::now();
     let tuples = Tuples::new(&filter, A::OF);
     let tuples_ms = start.elapsed().as_secs_f64() * 1e3;
@@ -135,7 +174,7 @@ fn measure<A: FilterAddress>(
         let search = tuples.as_ref().map(|tuples| tuples.pack(&batches.bytes));
         let peers = (peer.as_ref(), search.as_deref());
         compare(&filter, &keys, &classifier, &batches, peers)?;
-        let [own, others, by_tuples] = rounds_of(rounds, &classifier, &batches, peers);
+        let [own, others, by_tuples] = rounds_of(args.rounds, &classifier, &batches, peers);
         outcomes.push(Outcome {
             family: if A::OF == Family::Ip4 { "IPv4" } else { "IPv6" },
             kind: kind.name(),

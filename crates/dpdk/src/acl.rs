@@ -41,6 +41,27 @@ pub struct AclField {
 /// Required value of each field, in the form given by [`AclMatch`], in host byte order.
 pub type AclValues = Vec<(u64, u64)>;
 
+/// The instructions of a lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AclForm {
+    /// Those of any processor.
+    Scalar,
+    /// AVX2: 16 packets at a time.
+    Avx2,
+    /// AVX-512: 32 packets at a time.
+    Avx512,
+}
+
+impl AclForm {
+    fn algorithm(self) -> sys::rte_acl_classify_alg {
+        match self {
+            Self::Scalar => sys::RTE_ACL_CLASSIFY_SCALAR,
+            Self::Avx2 => sys::RTE_ACL_CLASSIFY_AVX2,
+            Self::Avx512 => sys::RTE_ACL_CLASSIFY_AVX512X32,
+        }
+    }
+}
+
 /// Compiled rules over keys of `KEY` bytes.
 pub struct Acl<const KEY: usize> {
     /// `None`: there is no rule, for which DPDK builds no table.
@@ -110,6 +131,27 @@ impl<const KEY: usize> Acl<KEY> {
             memory: eal.memory().to_string(),
         })?;
         Ok(Self { raw: Some(raw), _eal: eal.share() })
+    }
+
+    /// Makes later lookups use these instructions. DPDK's own choice is no wider than the vectors that it takes for
+    /// harmless, which on Intel's and AMD's processors are those of AVX2; this allows wider ones to the whole process.
+    ///
+    /// # Errors
+    /// [`Error::RouteTable`]: the processor lacks them.
+    pub fn look_up_by(&mut self, form: AclForm) -> Result<(), Error> {
+        let Some(raw) = self.raw else { return Ok(()) };
+        // SAFETY: functions of a number and of a context that is alive and, by `&mut`, not used meanwhile.
+        let result = unsafe {
+            sys::rte_vect_set_max_simd_bitwidth(512);
+            sys::rte_acl_set_ctx_classify(raw.as_ptr(), form.algorithm())
+        };
+        match result {
+            0 => Ok(()),
+            _ => Err(Error::RouteTable {
+                table: "rte_acl".to_owned(),
+                problem: format!("a lookup by {form:?}: {}", Errno::from_raw(-result)),
+            }),
+        }
     }
 
     /// Writes the number of the first matching rule for each of these keys, 0 if none matches. If the slices
