@@ -420,6 +420,7 @@ impl Routes {
             return Err(Skipped::Wrong("a nexthop group that is its own member"));
         }
         self.flush(None);
+        self.touch_nexthop(id);
         self.nexthops.set(id, nexthop, self.mark);
         let mut changed = self.nexthops.parents(id);
         changed.insert(0, id);
@@ -430,6 +431,7 @@ impl Routes {
     /// Handles the removal of a nexthop object.
     pub(crate) fn remove_nexthop(&mut self, id: u32) {
         let groups = self.nexthops.parents(id);
+        groups.iter().chain([&id]).for_each(|id| self.touch_nexthop(*id));
         let Some(object) = self.nexthops.remove(id) else { return };
         let mut changed = Vec::new();
         for group in groups {
@@ -455,6 +457,12 @@ impl Routes {
         if object.sent.is_some() {
             let key = GroupKey::new(self.policy.source(), id);
             self.out.push(SourceEvent::Group { key, change: Change::Withdraw });
+        }
+    }
+
+    fn touch_nexthop(&mut self, id: u32) {
+        if let Some(audit) = &mut self.audit {
+            audit.touch_nexthop(id);
         }
     }
 
@@ -662,6 +670,9 @@ impl Routes {
             changed.extend(keys.map(|(key, _)| (id, key)));
         }
         for (id, key) in changed {
+            if let Some(audit) = &mut self.audit {
+                audit.touch(id, key.net());
+            }
             let mut list = List::from_slice(K::of(self).table(id).get(key));
             let infos = &self.infos;
             list.retain(|variant| keep(id, key, *variant, infos));

@@ -1,6 +1,6 @@
 //! Compares the routes held with a dump of all routes, without changing them.
 //!
-//! A route that changes during the dump proves nothing and is left out.
+//! A route or a nexthop object that changes during the dump proves nothing and is left out.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -76,12 +76,17 @@ impl Differences {
 #[derive(Debug, Default)]
 pub(super) struct Audit {
     touched: HashSet<(u32, IpNet)>,
+    touched_nexthops: HashSet<u32>,
     differences: Differences,
 }
 
 impl Audit {
     pub(super) fn touch(&mut self, table: u32, prefix: IpNet) {
         self.touched.insert((table, prefix));
+    }
+
+    pub(super) fn touch_nexthop(&mut self, id: u32) {
+        self.touched_nexthops.insert(id);
     }
 
     fn found(&mut self, subject: Subject, difference: Difference) {
@@ -156,10 +161,10 @@ impl Routes {
         for (&id, _) in self.nexthops.all.iter().filter(|(_, object)| object.mark != mark) {
             audit.found(Subject::Nexthop(id), Difference::Stale);
         }
-        let Audit { touched, mut differences } = audit;
+        let Audit { touched, touched_nexthops, mut differences } = audit;
         differences.found.retain(|subject, _| match *subject {
             Subject::Route(table, prefix, _) => !touched.contains(&(table, prefix)),
-            Subject::Nexthop(_) => true,
+            Subject::Nexthop(id) => !touched_nexthops.contains(&id),
         });
         differences
     }

@@ -478,6 +478,30 @@ fn an_audit_finds_each_kind_of_difference() {
     assert_eq!(routes.end_sync(), 5);
 }
 
+#[test]
+fn nexthop_objects_that_change_during_an_audit_and_what_they_take_along_are_no_differences() {
+    let mut routes = routes(ReplacePolicy::Kernel);
+    let object = |id: u32| NexthopMessage { id, nexthop: Nexthop::Single(hop(10, "10.0.0.1")) };
+    let over =
+        |id: u32| RouteMessage { nexthop: Some(id), ..route(&format!("10.{id}.0.0/16"), &[]) };
+    for id in [1, 2] {
+        routes.set_nexthop(object(id)).unwrap();
+        routes.on_notification(0, false, over(id)).unwrap();
+    }
+    routes.begin_audit();
+    // 1 and its route are removed behind the dump, 3 is new before it; 4 is the kernel's alone.
+    routes.remove_nexthop(1);
+    for id in 1..5 {
+        routes.compare_nexthop(&object(id));
+    }
+    for id in [1, 2] {
+        routes.compare(&over(id));
+    }
+    routes.set_nexthop(object(3)).unwrap();
+    let found = routes.end_audit();
+    assert_eq!(found.examples(9), ["nexthop object 4 is the kernel's and was not known"]);
+}
+
 /// A slow model of the rules: for each address the first table with a route decides.
 fn slow_lookup(held: &[RouteMessage], order: &[u32], address: IpAddr) -> Option<Hop> {
     for table in order {
