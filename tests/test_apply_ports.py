@@ -3,7 +3,7 @@
 import pytest
 
 from lib.apply import apply, plan, refused, write
-from lib.lab import PORTS, Hosts
+from lib.lab import PLAIN_PORTS, PORTS, Hosts
 from lib.netns import veth, wait_for
 from lib.soak import repeated
 from lib.traffic import Sink, Stream
@@ -252,16 +252,16 @@ def test_the_first_host_interface_of_a_router(lab):
 
 def test_memory_of_ports_that_are_gone_is_used_again(lab):
     # Many more ports, one after the other, than fit into ordinary memory at a time.
-    settings = "turnpike.memory { no_huge = true }\n"
-    hosts = ThreeHosts(lab, settings)
+    base = PLAIN_PORTS + "turnpike.memory { no_huge = true }\n"
+    hosts = ThreeHosts(lab, ports=base)
     router = hosts.router
     nulls = "".join(f'turnpike.port "null{n}" {{ device = "net_null{n}" }}\n' for n in range(24))
-    error = refused(router, "apply", write(router, PORTS + settings + nulls))
+    error = refused(router, "apply", write(router, base + nulls))
     assert "no packet memory is left beside that of the other ports; free or reserve hugepages" in error
     assert list(ports(router)) == ["left", "right"]
     # A resource is free again after its last packet, which may wait for a neighbour.
     for turn in range(24):
-        file = write(router, PORTS + settings + THIRD.replace('"third"', f'"third-{turn}"'))
+        file = write(router, base + THIRD.replace('"third"', f'"third-{turn}"'))
         assert wait_for(lambda: router.command("apply", file, check=False).returncode == 0, 10), turn  # noqa: B023
         if turn % 8 == 0:
             assert pings(hosts.left, "10.0.3.2"), turn

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lib.apply import apply, plan, refused, write
 from lib.kernel import reaches
-from lib.lab import HOST_A_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Hosts, Wires
+from lib.lab import HOST_A_MAC, LEFT_MAC, RIGHT_MAC, STATIC_NEIGHBOURS, Hosts, Wires, with_memory
 from lib.lacp import Peer
 from lib.netns import held_thread, wait_for
 from lib.packets import ethernet, forwarded, icmp, ipv4, mac_bytes, pattern, udp, unpadded
@@ -20,6 +20,7 @@ from test_bond import Bonded, bond
 
 # Rings of eight workers have to fit in.
 MEMORY = "turnpike.memory { mbufs = 131072 }\n"
+PORTS = with_memory(131072)
 
 
 def slow_path(workers, more=""):
@@ -51,7 +52,7 @@ def neighbours(router):
 
 
 def test_pings_and_forwarded_packets_do_not_notice(lab):
-    hosts = Hosts(lab, MEMORY)
+    hosts = Hosts(lab, ports=PORTS)
     router = hosts.router
     assert reaches(hosts.left, "10.0.2.2") and reaches(hosts.left, "fd00:1::1")
     known = neighbours(router)
@@ -65,9 +66,9 @@ def test_pings_and_forwarded_packets_do_not_notice(lab):
     ]
     long = "classes = { host = { queue = 2048 }, errors = { queue = 1024 } }"
     for workers, more in [(2, ""), (3, long), (3, ""), (1, long), (8, ""), (1, "")]:
-        report, status = plan(router, PORTS + MEMORY + slow_path(workers, more))
+        report, status = plan(router, PORTS + slow_path(workers, more))
         assert status == 2 and not report["restart"], report
-        apply(router, PORTS + MEMORY + slow_path(workers, more))
+        apply(router, PORTS + slow_path(workers, more))
         assert has_workers(router, workers)
         if more:
             queues = {one["name"]: one["queue"] for one in router.show("policing")["classes"]}
@@ -85,7 +86,7 @@ def test_pings_and_forwarded_packets_do_not_notice(lab):
 
 
 def test_what_waits_goes_on_waiting(lab):
-    wires = Wires(lab, MEMORY, calm=True)
+    wires = Wires(lab, ports=PORTS + STATIC_NEIGHBOURS, calm=True)
     router = wires.router
     unknown = ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "10.0.2.9", udp("10.0.1.2", "10.0.2.9", 1, 2, pattern(40))))
     ping = icmp(8, 0, struct.pack("!HH", 7, 1), pattern(40))
@@ -97,7 +98,7 @@ def test_what_waits_goes_on_waiting(lab):
     (request,) = wires.right.expect(1)
     assert request[12:14] == b"\x08\x06" and request[38:42] == socket.inet_aton("10.0.2.9")
     assert wait_for(lambda: router.show("counters")["in_flight"] == 2)
-    apply(router, PORTS + STATIC_NEIGHBOURS + MEMORY + slow_path(3))
+    apply(router, PORTS + STATIC_NEIGHBOURS + slow_path(3))
     assert has_workers(router, 3)
     wires.left.send(parts[1])
     (answer,) = wires.left.expect(1)
@@ -127,7 +128,7 @@ with socket.create_server(("10.0.1.1", 7)) as listening:
 def test_host_interfaces_and_their_connections_stay(lab):
     ports = PORTS.replace("address =", 'host = { netns = "%s" }, address =')
     kernel = lab.namespace("kernel")
-    text = ports % (kernel.name, kernel.name) + MEMORY
+    text = ports % (kernel.name, kernel.name)
     hosts = Hosts(lab, ports=text)
     router = hosts.router
     one_port = "\n".join(line for line in text.splitlines() if '"right"' not in line) + "\n"
@@ -176,7 +177,7 @@ def test_lacp_goes_on(lab):
 
 
 def test_more_than_there_is_memory_for_is_refused(lab):
-    hosts = Hosts(lab)
+    hosts = Hosts(lab, ports=PORTS)
     huge = "classes = { host = { queue = 65536 } }"
     error = refused(hosts.router, "apply", write(hosts.router, PORTS + slow_path(8, huge)))
     assert "rings to slow path workers" in error and "turnpike.memory" in error and "nothing was changed" in error, error
@@ -185,7 +186,7 @@ def test_more_than_there_is_memory_for_is_refused(lab):
 
 
 def test_a_forwarder_that_takes_nothing_leaves_the_workers_as_they_are(lab):
-    hosts = Hosts(lab)
+    hosts = Hosts(lab, ports=PORTS)
     router = hosts.router
     assert reaches(hosts.left, "10.0.1.1")
     before = sum(one["offered"] for one in router.show("policing")["classes"])
@@ -202,8 +203,8 @@ def test_a_forwarder_that_takes_nothing_leaves_the_workers_as_they_are(lab):
 
 def test_a_forwarder_that_stops_during_the_exchange_leaves_the_workers_as_they_are(lab):
     """The other forwarder has punted into the new rings by then, and the former workers answer what is in them."""
-    two = MEMORY + 'turnpike.forwarders { cores = "0-1" }\n'
-    hosts = Hosts(lab, two)
+    two = 'turnpike.forwarders { cores = "0-1" }\n'
+    hosts = Hosts(lab, two, PORTS)
     router = hosts.router
     # Some of these flows are the other forwarder's.
     addresses = ["10.0.1.1", "10.0.2.1", "fd00:1::1", "fd00:2::1"]
@@ -238,13 +239,13 @@ def test_a_forwarder_that_stops_during_the_exchange_leaves_the_workers_as_they_a
 
 
 def test_forwarders_and_workers_change_together(lab):
-    hosts = Hosts(lab, MEMORY + 'turnpike.forwarders { cores = "0" }\n')
+    hosts = Hosts(lab, 'turnpike.forwarders { cores = "0" }\n', PORTS)
     router = hosts.router
     sink = Sink(hosts.right)
     stream = Stream(hosts.left, ["10.0.2.2"], rate=1000)
     assert sink.wait(1)
     for cores, workers in (("0-1", 2), ("0", 1), ("0-1", 3)):
-        apply(router, PORTS + MEMORY + f'turnpike.forwarders {{ cores = "{cores}" }}\n' + slow_path(workers))
+        apply(router, PORTS + f'turnpike.forwarders {{ cores = "{cores}" }}\n' + slow_path(workers))
         assert has_workers(router, workers) and reaches(hosts.left, "10.0.2.1")
     assert lost(stream.stop(), sink) == []
     sink.close()

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from lib.lab import PORTS, STATIC_NEIGHBOURS, Hosts, Wires
+from lib.lab import PLAIN_PORTS, PORTS, STATIC_NEIGHBOURS, Hosts, Wires
 from lib.netns import wait_for
 from lib.router import binary
 
@@ -96,10 +96,10 @@ def test_a_port_that_is_added_does_not_take_over_by_mistake(lab):
     wires = Wires(lab, ports=PORT % 'address = "10.0.1.1/24"')
     wires.inside.run("ip", "address", "add", "10.0.2.77/24", "dev", "tp-right")
     file = wires.router.directory / "new.lua"
-    file.write_text(PORTS)
+    file.write_text(PLAIN_PORTS)
     done = wires.router.command("apply", file, check=False)
     assert done.returncode == 1 and 'port "right": device tp-right carries 10.0.2.77/24 on tp-right' in done.stderr
-    file.write_text(PORTS.replace('device = "tp-right",', 'device = "tp-right", take_over = true,'))
+    file.write_text(PLAIN_PORTS.replace('device = "tp-right",', 'device = "tp-right", take_over = true,'))
     wires.router.command("apply", file)
     assert [port["name"] for port in wires.router.show("ports")] == ["left", "right"]
     wires.router.stop()

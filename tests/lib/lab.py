@@ -15,11 +15,19 @@ HOST_A_MAC, HOST_B_MAC = "02:00:00:00:01:02", "02:00:00:00:02:02"
 # Two announcements, two seconds apart (RFC 5227 1.1), and a little.
 ANNOUNCING_SECONDS = 2.3
 
-PORTS = """
+PLAIN_PORTS = """
 local turnpike = require "turnpike"
 turnpike.port "left"  { device = "tp-left",  address = { "10.0.1.1/24", "fd00:1::1/64" } }
 turnpike.port "right" { device = "tp-right", address = { "10.0.2.1/24", "fd00:2::1/64" } }
 """
+
+
+def with_memory(mbufs):
+    """These ports with so many packet buffers. A router has more unless it is told how many, which takes longer."""
+    return PLAIN_PORTS.replace('"turnpike"\n', f'"turnpike"; turnpike.memory {{ mbufs = {mbufs} }}\n')
+
+
+PORTS = with_memory(16384)
 
 # The drivers for a kernel interface.
 DRIVERS = ["af_xdp", "af_packet"]
