@@ -19,7 +19,9 @@
 #   make deb           a Debian package in target/deb/ (BINARY=PATH: of that binary, without compiling)
 #   make deb-test      lintian, and installation, upgrade and purge of it in a chroot (BOOT=1: and as a service in a
 #                      virtual machine with systemd)
+#   make deb-test UPGRADE=1   an upgrade of it under traffic instead: packets lost, and for how long
 #   make image         a container image of the package, target/turnpike-image.tar
+#   make image-test    runs that image with its capabilities, without control groups
 #   make reproducible  builds the package twice, in two directories, and compares (takes long)
 #   make licences      checks the licences of all crates by deny.toml
 #   make lint          formatting and lints, warnings are errors; types of the dashboard's scripts
@@ -31,7 +33,7 @@ PYTHON := .venv/bin/python
 PYTEST ?=
 
 .DEFAULT_GOAL := build
-.PHONY: soak deb deb-test image reproducible licences
+.PHONY: soak deb deb-test image image-test reproducible licences
 .PHONY: build demo test test-long test-vm unit scenarios bench bench-check bench-record lint fuzz miri clean help test-debian13 test-dpdk
 
 build: deps
@@ -159,11 +161,14 @@ deb: deps
 
 RELEASE ?= $(shell . /etc/os-release && echo $$VERSION_CODENAME)
 deb-test:
-	scripts/test-deb.sh $(RELEASE)
+	scripts/test-deb.sh $(if $(UPGRADE),--upgrade) $(RELEASE)
 	$(if $(BOOT),scripts/test-deb.sh --boot $(RELEASE))
 
 image:
 	scripts/build-image.sh $(RELEASE)
+
+image-test:
+	scripts/test-image.sh
 
 reproducible: deps
 	scripts/reproducible.sh
