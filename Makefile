@@ -24,6 +24,7 @@
 #   make image-test    runs that image with its capabilities, without control groups
 #   make reproducible  builds the package twice, in two directories, and compares (takes long)
 #   make licences      checks the licences of all crates by deny.toml
+#   make check-arm64   compiles the crates that need no DPDK for arm64, without linking
 #   make lint          formatting and lints, warnings are errors; types of the dashboard's scripts
 #   make build         target/release/turnpike
 
@@ -33,7 +34,7 @@ PYTHON := .venv/bin/python
 PYTEST ?=
 
 .DEFAULT_GOAL := build
-.PHONY: soak deb deb-test image image-test reproducible licences
+.PHONY: soak check-arm64 deb deb-test image image-test reproducible licences
 .PHONY: build demo test test-long test-vm unit scenarios bench bench-check bench-record lint fuzz miri clean help test-debian13 test-dpdk
 
 build: deps
@@ -136,6 +137,11 @@ bench-record: build
 miri:
 	MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-disable-stacked-borrows" \
 	  $(CARGO) +nightly miri test --locked -p fib
+
+# Crates that need no DPDK, for arm64; rustup target add aarch64-unknown-linux-gnu.
+check-arm64:
+	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) check --locked --target aarch64-unknown-linux-gnu \
+	  -p acl -p api -p click -p convert -p fib -p top -p web -p wire
 
 lint: deps
 	$(CARGO) fmt --all --check
