@@ -19,9 +19,12 @@
 #   make deb           a Debian package in target/deb/ (BINARY=PATH: of that binary, without compiling)
 #   make deb-test      lintian, and installation, upgrade and purge of it in a chroot (BOOT=1: and as a service in a
 #                      virtual machine with systemd)
+#   make deb-test UPGRADE=1   an upgrade of it under traffic instead: packets lost, and for how long
 #   make image         a container image of the package, target/turnpike-image.tar
+#   make image-test    runs that image with its capabilities, without control groups
 #   make reproducible  builds the package twice, in two directories, and compares (takes long)
 #   make licences      checks the licences of all crates by deny.toml
+#   make check-arm64   compiles the crates that need no DPDK for arm64, without linking
 #   make lint          formatting and lints, warnings are errors; types of the dashboard's scripts
 #   make build         target/release/turnpike
 
@@ -31,7 +34,7 @@ PYTHON := .venv/bin/python
 PYTEST ?=
 
 .DEFAULT_GOAL := build
-.PHONY: soak deb deb-test image reproducible licences
+.PHONY: soak check-arm64 deb deb-test image image-test reproducible licences
 .PHONY: build demo test test-long test-vm unit scenarios bench bench-check bench-record lint fuzz miri clean help test-debian13 test-dpdk
 
 build: deps
@@ -135,6 +138,11 @@ miri:
 	MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-disable-stacked-borrows" \
 	  $(CARGO) +nightly miri test --locked -p fib
 
+# Crates that need no DPDK, for arm64; rustup target add aarch64-unknown-linux-gnu.
+check-arm64:
+	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) check --locked --target aarch64-unknown-linux-gnu \
+	  -p acl -p api -p click -p convert -p fib -p top -p web -p wire
+
 lint: deps
 	$(CARGO) fmt --all --check
 	cd fuzz && $(CARGO) fmt --check
@@ -159,11 +167,14 @@ deb: deps
 
 RELEASE ?= $(shell . /etc/os-release && echo $$VERSION_CODENAME)
 deb-test:
-	scripts/test-deb.sh $(RELEASE)
+	scripts/test-deb.sh $(if $(UPGRADE),--upgrade) $(RELEASE)
 	$(if $(BOOT),scripts/test-deb.sh --boot $(RELEASE))
 
 image:
 	scripts/build-image.sh $(RELEASE)
+
+image-test:
+	scripts/test-image.sh
 
 reproducible: deps
 	scripts/reproducible.sh

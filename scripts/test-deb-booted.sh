@@ -3,7 +3,6 @@
 # service, in the sandbox of its unit.
 set -euo pipefail
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
-. "$(dirname "$0")/test-deb-common.sh"
 
 fail() {
     echo "the service: $*" >&2
@@ -12,21 +11,15 @@ fail() {
     exit 1
 }
 
+. "$(dirname "$0")/test-deb-common.sh"
+
 property() { systemctl show --value --property "$1" turnpike; }
 pings() { ip netns exec left ping -q -c 3 -i 0.2 -W 5 "${1:-10.0.2.2}" >/dev/null; }
 forwards() { wait_for 30 pings || fail "$1: no answer through the router"; }
 # With its own process id, other than before.
 is_restarted() { systemctl is-active turnpike && [ "$(property MainPID)" != "$1" ] && [ "$(property MainPID)" != 0 ]; }
 
-for side in left:1 right:2; do
-    name=${side%:*} net=${side#*:}
-    ip netns add "$name"
-    ip link add "tp-$name" type veth peer name eth0 netns "$name"
-    ip link set "tp-$name" up
-    ip -n "$name" link set eth0 up
-    ip -n "$name" addr add "10.0.$net.2/24" dev eth0
-    ip -n "$name" route add default via "10.0.$net.1"
-done
+two_networks
 ip netns add apart
 
 echo "the configuration as it is installed"

@@ -2,30 +2,13 @@
 # What scripts/test-deb.sh does in the chroot.
 set -euo pipefail
 
-. "$(dirname "$0")/test-deb-common.sh"
-SOCKET=/run/turnpike.sock
-
 fail() {
     echo "the package: $*" >&2
     exit 1
 }
 
-# start CONFIGURATION: a router, until `stop`.
-start() {
-    turnpike run "$1" >/tmp/log 2>&1 &
-    router=$!
-    wait_for 60 grep -q " ready: " /tmp/log || fail "$1: the router is not ready: $(cat /tmp/log)"
-}
-
-stop() {
-    kill "$router"
-    wait "$router" || fail "the router ended with $?: $(cat /tmp/log)"
-}
-
-apt_get() {
-    apt-get -y -qq -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 -o Binary::apt-get::APT::Keep-Downloaded-Packages=true \
-        "$@" >/tmp/apt.log 2>&1 || fail "apt-get $*: $(tail -n 20 /tmp/apt.log)"
-}
+. "$(dirname "$0")/test-deb-common.sh"
+SOCKET=/run/turnpike.sock
 
 # Everything with the package's name, but what apt and dpkg keep of all packages.
 remains() {
@@ -44,6 +27,8 @@ modes=$(stat -c '%a %U:%G %n' /usr/bin/turnpike $CONFIG /etc/turnpike)
 755 root:root /etc/turnpike" ] || fail "modes: $modes"
 unit=$(dpkg -L turnpike | grep 'system/turnpike.service$')
 [ -e "$unit" ] || fail "there is no unit"
+extcap=$(dpkg -L turnpike | grep 'wireshark/extcap/turnpike$')
+"$extcap" --extcap-interfaces 2>/dev/null | grep -q '^extcap {' || fail "Wireshark's program: $("$extcap" --extcap-interfaces 2>&1)"
 [ ! -e /etc/systemd/system/multi-user.target.wants/turnpike.service ] || fail "the unit is enabled by itself"
 ! dpkg -L turnpike | xargs stat -c '%A %n' | grep -E '^-.{7}w|^-..s|^-.{5}s' || fail "a file has such a mode"
 
@@ -55,21 +40,8 @@ stop
 
 echo "a router between two networks"
 apt_get install --no-install-recommends iproute2 iputils-ping
-for side in left:1 right:2; do
-    name=${side%:*} net=${side#*:}
-    ip netns add "$name"
-    ip link add "tp-$name" type veth peer name eth0 netns "$name"
-    ip link set "tp-$name" up
-    ip -n "$name" link set eth0 up
-    ip -n "$name" addr add "10.0.$net.2/24" dev eth0
-    ip -n "$name" route add default via "10.0.$net.1"
-done
-cat >/tmp/two.lua <<'LUA'
-local turnpike = require "turnpike"
-turnpike.port "left"  { device = "tp-left",  address = "10.0.1.1/24" }
-turnpike.port "right" { device = "tp-right", address = "10.0.2.1/24" }
-turnpike.routes_from { "kernel" }
-LUA
+two_networks
+two_ports /tmp/two.lua
 start /tmp/two.lua
 ip netns exec left ping -q -c 3 -i 0.2 -W 5 10.0.2.2 || fail "no answer through the router: $(cat /tmp/log)"
 stop

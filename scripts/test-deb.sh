@@ -3,6 +3,7 @@
 #
 #   scripts/test-deb.sh [RELEASE]          bookworm unless named; the package must have been built for it
 #   scripts/test-deb.sh --boot [RELEASE]   as a service, in a virtual machine with systemd (some minutes)
+#   scripts/test-deb.sh --upgrade [RELEASE]   an upgrade under traffic: packets lost, and for how long
 #
 # The first is with lintian. It installs the package with its dependencies from the archive, checks files and modes,
 # starts the router as it is configured and with two ports, upgrades it beside an edited configuration, removes and
@@ -37,14 +38,14 @@ make_base() {
     mv "$work/$1.part.tar" "$work/$1.tar"
 }
 
-# next_version DEB: the package as its next version, whose configuration differs.
-next_version() {
-    local tree=$work/next
+# other_version DEB NAME SUFFIX: the package as another version, whose configuration differs, as NAME.deb.
+other_version() {
+    local tree=$work/$2
     rm -rf "$tree"
     dpkg-deb --raw-extract "$1" "$tree"
-    sed -i 's/^Version: .*/&+next/' "$tree/DEBIAN/control"
-    echo "-- The next version." >>"$tree/etc/turnpike/turnpike.lua"
-    dpkg-deb --root-owner-group -Znone --build "$tree" "$root/packages/next.deb" >/dev/null
+    sed -i "s/^Version: .*/&$3/" "$tree/DEBIAN/control"
+    echo "-- The $2 version." >>"$tree/etc/turnpike/turnpike.lua"
+    dpkg-deb --root-owner-group -Znone --build "$tree" "$root/packages/$2.deb" >/dev/null
     rm -rf "$tree"
 }
 
@@ -56,7 +57,8 @@ unpack() {
     tar --extract --file "$work/$1.tar" --directory "$root"
     mkdir -p "$root/packages"
     cp "$deb" "$root/packages/turnpike.deb"
-    next_version "$deb"
+    other_version "$deb" next +next
+    other_version "$deb" earlier '~earlier'
     cp scripts/test-deb-*.sh "$root/packages/"
     cp --remove-destination "$(realpath /etc/resolv.conf)" "$root/etc/resolv.conf"
     # No package starts a daemon in it.
@@ -70,8 +72,11 @@ enter() {
         scripts/enter-deb-test.sh "$root" "$work/archives-$release" "$@"
 }
 
-boot=
-[ "${1:-}" != --boot ] || { boot=yes && shift; }
+mode=
+case ${1:-} in
+    --boot | --upgrade) mode=$1 && shift ;;
+    --*) fail "$1: unknown; known: --boot, --upgrade" ;;
+esac
 release=${1:-bookworm}
 [ "$(id -u)" -eq 0 ] || fail "a chroot and mounts need root: run it as root"
 scripts/install-deb-deps.sh --test
@@ -79,12 +84,16 @@ deb=$(ls "$out"/turnpike_*.deb 2>/dev/null) || fail "there is no package in $out
 mkdir -p "$work"
 [ -e "$work/$release.tar" ] || make_base "$release"
 
-if [ -z "$boot" ]; then
+if [ -z "$mode" ]; then
     echo "== lintian"
     lintian --allow-root --fail-on error,warning "$out"/turnpike_*.changes
     echo "== the package in Debian $release"
     unpack "$release"
     enter bash /packages/test-deb-inside.sh
+elif [ "$mode" = --upgrade ]; then
+    echo "== an upgrade under traffic in Debian $release"
+    unpack "$release"
+    enter bash /packages/test-deb-upgrade.sh
 else
     echo "== the service in a virtual machine with Debian $release"
     unpack "$release"

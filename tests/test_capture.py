@@ -11,7 +11,11 @@ from scapy.utils import PcapNgReader
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
 from lib.netns import wait_for
 from lib.packets import ethernet, forwarded, ipv4, pattern, tagged, udp, unpadded
-from lib.router import binary
+from lib.router import ROOT, binary, drop_reasons
+from test_host_interface import WiredMachine, ospf_hello
+from test_overload import SLOW, Mixture, flood
+from test_overload import frame as flooding
+from test_overload import stop
 
 RIGHT = "10.0.2.2"
 
@@ -111,6 +115,128 @@ def test_dropped_packets_with_their_reason(wires):
     assert [frame for said, frame in found if "martian" in said] == strange, found
     assert [said for said, _ in found if "ip4-checksum" in said] == ["dropped by ip4-validate: ip4-checksum"]
     assert [(said, frame) for *_, said, frame in one.packets()] == [("dropped by ip4-validate: ip4-checksum", broken)]
+
+
+def test_packets_that_the_slow_path_drops(wires):
+    every = Capturing(wires.router, "dropped", "any", file="any.pcapng")
+    expired = Capturing(wires.router, "dropped", "ttl-expired", "to_port=2001", "proto=udp", file="expired.pcapng")
+    elsewhere = Capturing(wires.router, "dropped", "-i", "right", file="elsewhere.pcapng")
+    expiring = [other(number, ttl=1) for number in range(3)]
+    stray = other(7, "10.0.1.255", source="10.0.1.3")
+    asked = ethernet("ff:ff:ff:ff:ff:ff", HOST_A_MAC, 0x0806, bytes.fromhex("0001080006040009") + bytes(20))
+    wires.left.send(*expiring, stray, asked)
+    dropped = lambda: wires.router.show("counters")["dropped_by_step"].get("slow-path", {})
+    assert wait_for(lambda: sum(dropped().get(reason, 0) for reason in ("ttl-expired", "arp-malformed")) >= 4, 10)
+    for capture in (every, expired, elsewhere):
+        assert "0 lost" in capture.end()
+    found = every.packets()
+    of = lambda reason: [(name, direction, unpadded(frame)) for name, direction, said, frame in found
+                         if said == f"dropped by slow-path: {reason}"]
+    assert of("ttl-expired") == [("left", 1, unpadded(frame)) for frame in expiring]
+    assert [frame[:42] for *_, frame in of("arp-malformed")] == [asked]
+    assert of("no-listener") == [("left", 1, unpadded(stray))], found
+    assert [frame for *_, frame in expired.packets()] == expiring[1:2]
+    assert elsewhere.packets() == []
+
+
+def test_packets_that_a_full_queue_drops(lab):
+    """A packet either arrives or is captured, as it was to be sent."""
+    queue = 'device = "tp-right", queue = { length = 5 }, shape = "1mbit",'
+    wires = Wires(lab, ports=PORTS.replace('device = "tp-right",', queue) + STATIC_NEIGHBOURS, calm=True)
+    capture = Capturing(wires.router, "dropped", "queue-full")
+    sent = [other(number) for number in range(60)]
+    wires.left.send(*sent)
+    counters = lambda: wires.router.show("counters")
+    assert wait_for(lambda: (now := counters())["dropped"]["queue-full"] > 0 and now["in_flight"] == 0
+                    and now["received"] >= 60, 20), counters()
+    arrived = data_of(wires.right.expect(60 - counters()["dropped"]["queue-full"]))
+    assert "0 lost" in capture.end()
+    found = capture.packets()
+    assert {(name, direction, said) for name, direction, said, _ in found} == {
+        ("right", 2, "dropped by transmit: queue-full")}
+    lost = [frame for *_, frame in found]
+    assert lost and sorted(arrived + lost) == sorted(forwarded(frame, RIGHT_MAC, HOST_B_MAC) for frame in sent)
+    wires.router.stop()
+
+
+@pytest.mark.flood
+def test_packets_that_the_ring_to_another_forwarder_drops(lab):
+    datagram = udp("10.0.1.2", RIGHT, 1, 2, pattern(1000))
+    frames = [flooding(ipv4("10.0.1.2", f"10.0.{to}.2", datagram)) for to in (2, 3)] * 32
+    router = flood(lab, frames, 'turnpike.forwarders { cores = "0,1", shed = false }\n').router
+    capture = Capturing(router, "dropped", "handover-full", "-c", 50)
+    capture.end(None)
+    found = capture.packets()
+    assert {(direction, said) for _, direction, said, _ in found} == {(2, "dropped by transmit: handover-full")}
+    # To the host behind the port, with its address in place of the router's.
+    macs = {"left": HOST_A_MAC, "right": HOST_B_MAC}
+    assert all(frame[:6] == bytes.fromhex(macs[name].replace(":", "")) for name, *_, frame in found)
+    stop(router)
+
+
+def test_packets_that_are_shed(lab):
+    wires = Wires(lab, SLOW, calm=True)
+    capture = Capturing(wires.router, "dropped", "shed", "-c", 10)
+    mixture = Mixture(wires.left)
+    mixture.start()
+    try:
+        capture.process.wait(120)
+    finally:
+        mixture.stop()
+    capture.end(None)
+    found = capture.packets()
+    assert {(name, direction, said) for name, direction, said, _ in found} == {("left", 1, "dropped by receive: shed")}
+    # As received; those that are kept are not among them.
+    assert {unpadded(frame) for *_, frame in found} == {unpadded(frame) for frame in mixture.frames[1:]}
+    wires.router.stop()
+
+
+def test_packets_that_the_kernel_does_not_take(lab):
+    wired = WiredMachine(lab)
+    wired.space.run("ip", "link", "set", "left", "down")
+    wired.wires.drain()
+    capture = Capturing(wired.router, "dropped", "host-down", "-c", 1)
+    wired.left.send(ospf_hello())
+    capture.end(None)
+    found = [packet[:3] + (unpadded(packet[3]),) for packet in capture.packets()]
+    assert found == [("left", 1, "dropped by slow-path: host-down", unpadded(ospf_hello()))]
+    wired.router.stop()
+
+
+def test_packets_that_a_change_of_the_graph_drops(lab):
+    """Those that a queue of the graph holds when it goes."""
+    step = "turnpike.graph:insert_before('classify', { 'queue', delay = '30s' })\n"
+    wires = Wires(lab, step, calm=True)
+    sent = [other(number) for number in range(9)]
+    wires.left.send(*sent)
+    assert wait_for(lambda: wires.router.show("counters")["in_flight"] >= 5, 10)
+    capture = Capturing(wires.router, "dropped", "shutdown")
+    changed = wires.router.directory / "changed.lua"
+    changed.write_text(PORTS + STATIC_NEIGHBOURS)
+    wires.router.command("apply", changed)
+    capture.end()
+    found = [(name, said, unpadded(frame)) for name, _, said, frame in capture.packets()]
+    lost = wires.router.dropped()["shutdown"]
+    assert lost >= 4 and found == [("left", "dropped by graph: shutdown", unpadded(frame)) for frame in sent[-lost:]]
+    wires.router.stop()
+
+
+def test_every_reason_can_be_asked_for(wires):
+    for reason in drop_reasons():
+        asked = Capturing(wires.router, "dropped", reason, file="asked.pcapng")
+        assert "0 packets captured, 0 lost" in asked.end(), reason
+
+
+def test_no_packet_is_counted_as_dropped_without_being_shown():
+    """Counts are raised where packets are freed and captured; other units cannot raise them. Only copies that could not
+    be made have no bytes."""
+    sources = {file: file.read_text() for file in (ROOT / "crates").rglob("*.rs")}
+    unmade = {file.name: text.count("add_unmade(") for file, text in sources.items() if "add_unmade(" in text}
+    assert unmade == {"counters.rs": 1, "distribution.rs": 1, "replicate.rs": 1}
+    counters = sources[ROOT / "crates/dataplane/src/counters.rs"]
+    assert "\n    fn add(&self, reason: DropReason" in counters, "private, as the counts are"
+    seen = {file.name: text.count("drops.count(") for file, text in sources.items() if "drops.count(" in text}
+    assert seen == {"batch.rs": 1, "transmit.rs": 1}, "each behind a call of see()"
 
 
 def test_punted_packets(wires):
@@ -220,11 +346,10 @@ def test_rotation(wires):
 @pytest.mark.parametrize("words, error", [
     (["at", "ip4-tll"], 'step "ip4-tll": unknown; did you mean "ip4-ttl"?'),
     (["dropped", "no-rout"], 'reason "no-rout": unknown; did you mean "no-route"?'),
-    (["dropped", "ttl-expired"], 'reason "ttl-expired": no step of the graph drops for it; see punted'),
     (["-i", "lift"], 'interface "lift": unknown; did you mean "left"?'),
     (["-s", "0"], "snap 0: expected a number of bytes from 1 to 16384"),
     (["port=53"], 'key "port" unknown'),
-    (["sideways"], "sideways: expected at STEP, dropped, dropped REASON or punted"),
+    (["sideways"], "sideways: expected at STEP, dropped, dropped REASON, dropped any or punted"),
 ])
 def test_what_cannot_be_captured_is_said(wires, words, error):
     done = subprocess.run([binary(), "capture", *words, "-w", "-", "--socket", wires.router.socket],

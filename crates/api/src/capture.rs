@@ -28,7 +28,7 @@ pub struct CaptureRequest {
     /// Those that enter the step of this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// Those that steps drop, for this reason or, empty, for any.
+    /// Those that the router drops, in steps and elsewhere, for this reason or, empty, for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<String>,
     /// Those that steps give to the slow path.
@@ -66,8 +66,11 @@ pub struct Packet {
     /// The reason for which it was dropped or punted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The step.
+    /// The step, or the part of the router that dropped it.
     pub step: String,
+    /// True if it is sent by the interface, or was to be.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_outbound: bool,
     /// The length of the frame.
     pub length: usize,
     /// Its first bytes, in hexadecimal digits.

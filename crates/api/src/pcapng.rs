@@ -45,7 +45,7 @@ impl<W: Write> Writer<W> {
     /// It cannot be written.
     pub fn write(&mut self, packet: &Packet) -> io::Result<()> {
         let interface_id = self.interface(&packet.interface)?;
-        let direction = if packet.event == "sent" { OUTBOUND } else { INBOUND };
+        let direction = if packet.is_outbound { OUTBOUND } else { INBOUND };
         let block = EnhancedPacketBlock {
             interface_id,
             timestamp: Duration::from_nanos(packet.time_ns),
@@ -143,6 +143,7 @@ mod tests {
             event: event.to_owned(),
             reason: reason.map(str::to_owned),
             step: "ip4-lookup".to_owned(),
+            is_outbound: event == "sent",
             length: 60,
             frame: vec![0, 255, 16],
         }

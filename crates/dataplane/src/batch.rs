@@ -14,6 +14,8 @@ use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader};
 use wire::ip::{Ipv4Header, Ipv6Header};
 
 use crate::category::Categories;
+use crate::counters::DropsByOrigin;
+use crate::drop_watch::Dropped;
 use crate::head;
 pub use crate::head::{ETHERNET, HEAD};
 use crate::interface::{InterfaceId, InterfaceInfo, VrfId};
@@ -23,6 +25,7 @@ use crate::mirror::Copies;
 use crate::multicast::{MulticastRoutes, MulticastTable, Receivers};
 use crate::next_hop::{NO_ROUTE, NextHop, Packed};
 use crate::port::{MAX_PORTS, PortId, PortSet};
+use crate::reason::{DropOrigin, DropReason};
 use crate::steering::Steering;
 use crate::tap::Taps;
 
@@ -101,6 +104,11 @@ pub struct Held {
 }
 
 impl Held {
+    /// The interface that received it.
+    pub(crate) fn interface(&self) -> InterfaceId {
+        self.interface
+    }
+
     /// A packet that nothing is known of.
     pub fn new(packet: Mbuf) -> Self {
         let interface = InterfaceId::FIRST;
@@ -432,6 +440,24 @@ impl Batch {
             [ethertype == ETHERTYPE_IPV4, ethertype == ETHERTYPE_IPV6]
         });
         [ip4, ip6, packets.without(ip4 | ip6)]
+    }
+
+    /// Drops packets outside the graph's steps; returns their number.
+    pub(crate) fn discard(
+        &mut self,
+        packets: Mask,
+        (origin, reason): (DropOrigin, DropReason),
+        drops: &DropsByOrigin,
+    ) -> usize {
+        if drops.watch.is_on() {
+            for slot in (packets & self.packets()).slots() {
+                let drop = Dropped::received(origin, reason, self.interface(slot));
+                drops.watch.see(&drop, || self.burst.chunks(slot));
+            }
+        }
+        let freed = self.burst.free(packets.0);
+        drops.count((origin, reason), freed);
+        freed
     }
 
     /// Returns the Ethernet header. As for [`Batch::head`], bytes past the packet's end are not

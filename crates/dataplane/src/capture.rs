@@ -1,12 +1,13 @@
 //! Captures: copies of packets for an operator, made while one is running.
 //!
 //! ```text
-//!   CaptureWatch --> free record --> filled --> queue --> API thread --> client
-//!                        ^                                  |
-//!                        +------------- empty --------------+
+//!   CaptureWatch, DropCapture --> free record --> filled --> queue --> API thread --> client
+//!                                     ^                                  |
+//!                                     +------------- empty --------------+
 //! ```
 //!
-//! A [`CaptureWatch`] is the [`Watch`] of one forwarder: it looks at the packets in front of steps and behind them.
+//! A [`CaptureWatch`] is the [`Watch`] of one forwarder: it looks at the packets in front of steps and behind them. A
+//! [`DropCapture`] is the [`DropObserver`] of one unit: it sees the packets that are dropped outside the graph.
 //!
 //! Records are made when the capture begins, so forwarders neither allocate nor wait: a packet that finds no free record
 //! is counted as lost. That also bounds the time that a capture takes from forwarding.
@@ -15,13 +16,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_queue::ArrayQueue;
-use wire::ethernet::{ADDRESSES_LEN, customer_tag};
+use wire::ethernet::{customer_tag, with_tag};
 
 use crate::batch::Batch;
-use crate::filters::FilterTable;
+use crate::drop_watch::{DropObserver, Dropped, Parts};
+use crate::filters::{FilterTable, SIEVED, Sieve};
 use crate::interface::InterfaceId;
 use crate::mask::Mask;
-use crate::reason::{DropReason, PuntReason};
+use crate::reason::{DropOrigin, DropReason, PuntReason};
 use crate::shape::{Shape, Target};
 use crate::watch::{Place, Selection, Watch};
 
@@ -38,7 +40,7 @@ pub enum What {
     Wire,
     /// Those that enter the step of this name.
     Step(String),
-    /// Those that steps drop, for this reason or for any.
+    /// Those that are dropped, for this reason or for any, by steps and elsewhere.
     Dropped(Option<DropReason>),
     /// Those that steps give to the slow path.
     Punted,
@@ -53,7 +55,7 @@ pub enum Event {
     Sent,
     /// It enters the step.
     Entered,
-    /// The step dropped it.
+    /// The step, or another part of the router, dropped it.
     Dropped(DropReason),
     /// The step gave it to the slow path.
     Punted(PuntReason),
@@ -68,20 +70,42 @@ pub struct Record {
     pub interface: u16,
     /// The event.
     pub event: Event,
-    /// The graph, and the step's place in it.
-    step: Option<(Arc<Shape>, usize)>,
+    /// True if it is sent, or was to be sent by the interface.
+    pub is_outbound: bool,
+    /// The place of the event.
+    place: Option<At>,
     /// The length of the frame.
     pub length: usize,
     /// Its first bytes.
     pub frame: Vec<u8>,
 }
 
+/// The place of an event.
+#[derive(Debug)]
+enum At {
+    /// A graph, and a step's place in it.
+    Step(Arc<Shape>, usize),
+    /// Outside the graph.
+    Origin(DropOrigin),
+}
+
 impl Record {
-    /// The step's name.
+    /// The name of the step, or of the part of the router outside the graph.
     pub fn step(&self) -> &str {
-        let shape = self.step.as_ref().and_then(|(shape, place)| shape.steps.get(*place));
-        shape.map_or("", |step| &step.name)
+        match &self.place {
+            Some(At::Step(shape, place)) => shape.steps.get(*place).map_or("", |step| &step.name),
+            Some(At::Origin(origin)) => origin.name(),
+            None => "",
+        }
     }
+}
+
+/// A packet for a record, without its bytes.
+struct Seen {
+    event: Event,
+    interface: u16,
+    is_outbound: bool,
+    place: At,
 }
 
 /// A capture that runs.
@@ -104,7 +128,8 @@ impl Capture {
                 at: 0,
                 interface: 0,
                 event: Event::Received,
-                step: None,
+                is_outbound: false,
+                place: None,
                 length: 0,
                 frame: Vec::with_capacity(snap),
             };
@@ -133,7 +158,7 @@ impl Capture {
     pub fn give_back(&self, mut record: Box<Record>) {
         record.frame.clear();
         // Not by a forwarder, if it is the last user of a former graph's form.
-        record.step = None;
+        record.place = None;
         // There is room for all.
         let _ = self.free.push(record);
     }
@@ -143,38 +168,53 @@ impl Capture {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Records a packet, with the tag that its device removed, or is to insert.
-    fn put(&self, batch: &mut Batch, slot: usize, event: Event, (shape, place): Place<'_>) {
-        let interface = match event {
-            Event::Sent => batch.out_interface[slot],
-            _ => batch.interface(slot).index() as u16,
+    /// Records a packet, with the tag that its device removed or is to insert.
+    fn put_slot(&self, batch: &Batch, slot: usize, event: Event, (shape, place): Place<'_>) {
+        let (interface, is_outbound) = match event {
+            Event::Sent => (batch.out_interface[slot], true),
+            _ => (batch.interface(slot).index() as u16, false),
         };
-        if self.interface.is_some_and(|wanted| wanted.index() != usize::from(interface)) {
-            return;
+        if self.is_of(interface) {
+            let place = At::Step(shape.clone(), place);
+            let tag = match event {
+                Event::Received => batch.burst.removed_tag(slot),
+                _ => batch.burst.requested_tag(slot).or(batch.burst.stripped_tag(slot)),
+            };
+            let tag = tag.map(customer_tag);
+            let tag = tag.as_ref().map_or(&[][..], |tag| tag);
+            let bytes = |take: &mut dyn FnMut(&[u8])| {
+                with_tag(tag, batch.burst.chunks(slot)).for_each(take);
+            };
+            self.put(Seen { event, interface, is_outbound, place }, &bytes);
         }
+    }
+
+    /// Returns true if packets of this interface are wanted.
+    fn is_of(&self, interface: u16) -> bool {
+        self.interface.is_none_or(|wanted| wanted.index() == usize::from(interface))
+    }
+
+    fn put(&self, seen: Seen, bytes: Parts<'_>) {
         let Some(mut record) = self.free.pop() else {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        let tag = match event {
-            Event::Received => batch.burst.removed_tag(slot),
-            _ => batch.burst.requested_tag(slot).or(batch.burst.stripped_tag(slot)),
-        }
-        .map(customer_tag);
-        let tag = tag.as_ref().map_or(&[][..], |tag| tag);
-        let (at, length) = (dpdk::tsc(), batch.len(slot) + tag.len());
-        let (first, rest) = batch.frame_and_rest(slot);
-        let (addresses, first) = first.split_at(first.len().min(ADDRESSES_LEN));
-        let mut keep = |part: &[u8]| {
+        let (at, mut length) = (dpdk::tsc(), 0);
+        bytes(&mut |part| {
             let room = self.snap - record.frame.len();
             record.frame.extend_from_slice(&part[..part.len().min(room)]);
-        };
-        [addresses, tag, first].into_iter().for_each(&mut keep);
-        rest.for_each(keep);
+            length += part.len();
+        });
+        let Seen { event, interface, is_outbound, place } = seen;
         (record.at, record.interface, record.event, record.length) = (at, interface, event, length);
-        record.step = Some((shape.clone(), place));
+        (record.is_outbound, record.place) = (is_outbound, Some(place));
         // There is room for all.
         let _ = self.full.push(record);
+    }
+
+    /// Returns true if drops for this reason are captured.
+    fn wants(&self, reason: DropReason) -> bool {
+        matches!(&self.what, What::Dropped(wanted) if wanted.is_none_or(|wanted| wanted == reason))
     }
 
     /// The event of packets that enter a step, if it is captured.
@@ -193,8 +233,8 @@ impl Capture {
     fn event_behind(&self, target: Target) -> Option<Event> {
         match (&self.what, target) {
             (What::Wire, Target::Transmit) => Some(Event::Sent),
-            (What::Dropped(wanted), Target::Drop(reason)) => {
-                wanted.is_none_or(|wanted| wanted == reason).then_some(Event::Dropped(reason))
+            (What::Dropped(_), Target::Drop(reason)) => {
+                self.wants(reason).then_some(Event::Dropped(reason))
             }
             (What::Punted, Target::SlowPath(reason)) => Some(Event::Punted(reason)),
             _ => None,
@@ -217,7 +257,7 @@ impl CaptureWatch {
     fn put_all(&mut self, step: Place<'_>, event: Event, packets: Mask, batch: &mut Batch) {
         self.selection.look(packets, batch);
         for slot in self.selection.of(packets).slots() {
-            self.capture.put(batch, slot, event, step);
+            self.capture.put_slot(batch, slot, event, step);
         }
     }
 }
@@ -244,12 +284,60 @@ impl Watch for CaptureWatch {
     }
 }
 
+/// The observer of one unit's drops outside the graph for a capture.
+pub struct DropCapture {
+    capture: Arc<Capture>,
+    sieve: Option<Sieve>,
+    /// The first bytes of a packet, in one piece.
+    head: Box<[u8; SIEVED]>,
+}
+
+impl DropCapture {
+    /// Of packets that the first rule of this filter matches, or of all. `None` if the capture is not of drops.
+    pub fn new(capture: Arc<Capture>, filter: Option<Arc<FilterTable>>) -> Option<Self> {
+        let sieve = filter.map(Sieve::new);
+        let is_of_drops = matches!(capture.what, What::Dropped(_));
+        is_of_drops.then(|| Self { capture, sieve, head: Box::new([0; SIEVED]) })
+    }
+
+    /// Returns true if the rule matches the packet.
+    fn fits(&mut self, interface: u16, bytes: Parts<'_>) -> bool {
+        let Some(sieve) = &mut self.sieve else { return true };
+        let (mut kept, mut length) = (0, 0);
+        bytes(&mut |part| {
+            let more = part.len().min(SIEVED - kept);
+            self.head[kept..kept + more].copy_from_slice(&part[..more]);
+            (kept, length) = (kept + more, length + part.len());
+        });
+        sieve.fits(&mut self.head[..kept], length, interface)
+    }
+}
+
+impl DropObserver for DropCapture {
+    fn dropped(&mut self, drop: &Dropped, bytes: Parts<'_>) {
+        let &Dropped { origin, reason, interface, is_outbound, tag: _ } = drop;
+        let interface = interface.index() as u16;
+        if !self.capture.wants(reason) || !self.capture.is_of(interface) {
+            return;
+        }
+        if self.fits(interface, bytes) {
+            let (event, place) = (Event::Dropped(reason), At::Origin(origin));
+            self.capture.put(Seen { event, interface, is_outbound, place }, bytes);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use acl::{Action, Filter, Rule, SetReaders};
+    use dpdk::PacketList;
+
     use super::*;
     use crate::builder::GraphBuilder;
+    use crate::counters::DropsByOrigin;
+    use crate::filters::{FilterSpec, Treatment};
     use crate::graph::{Graph, Output, Outputs, Step, StepCounters};
-    use crate::testing::{FrameBuilder, batch_of};
+    use crate::testing::{FrameBuilder, batch_of, tagged, udp_to};
 
     const OUTPUTS: &[Output] =
         &[Output::next("next"), Output::Drop(DropReason::Blackhole), Output::Punt(PuntReason::Arp)];
@@ -350,9 +438,8 @@ mod tests {
         run_on(&[wire.clone(), cut.clone()], &mut batch);
         let records: Vec<_> = std::iter::from_fn(|| wire.take()).collect();
         let tag = |record: &Record| record.frame[12..16].to_vec();
-        let tagged =
-            |record: &&Box<Record>| record.length == len + 4 && record.frame.len() == len + 4;
-        assert_eq!(records.iter().filter(tagged).count(), 2);
+        let tagged = |record: &Record| record.length == len + 4 && record.frame.len() == len + 4;
+        assert_eq!(records.iter().filter(|record| tagged(record)).count(), 2);
         assert_eq!(tag(&records[1]), [0x81, 0, 0x20, 7]);
         let sent = records.last().unwrap();
         assert_eq!((sent.event, tag(sent)), (Event::Sent, vec![0x81, 0, 0x60, 5]));
@@ -368,6 +455,98 @@ mod tests {
         assert_eq!((taken(&all).len(), all.lost()), (RECORDS.0, 5));
         run(std::slice::from_ref(&all));
         assert_eq!((taken(&all).len(), all.lost()), (1, 5));
+    }
+
+    fn drop_of(origin: DropOrigin, reason: DropReason) -> Dropped {
+        Dropped::sent(origin, reason, InterfaceId::new(3).unwrap())
+    }
+
+    /// Counters whose drops these captures observe, of packets that the rule matches.
+    fn watched(captures: &[Arc<Capture>], rule: Option<Rule>) -> DropsByOrigin {
+        let table = |rule| {
+            let (name, default) = ("captured".to_owned(), Action::Accept);
+            let filter = Filter { name, rules: vec![rule], default };
+            let spec =
+                FilterSpec { filter, treatments: vec![Treatment::default()], targets: vec![] };
+            Arc::new(FilterTable::new(&spec, None, &SetReaders::none()).unwrap())
+        };
+        let rule = rule.map(table);
+        let drops = DropsByOrigin::default();
+        let observer = |capture: &Arc<Capture>| -> Option<Box<dyn DropObserver>> {
+            Some(Box::new(DropCapture::new(capture.clone(), rule.clone())?))
+        };
+        drops.watch.set(captures.iter().filter_map(observer).collect());
+        drops
+    }
+
+    /// Frames of all captured packets.
+    fn frames(capture: &Capture) -> Vec<Vec<u8>> {
+        std::iter::from_fn(|| capture.take()).map(|record| record.frame).collect()
+    }
+
+    #[test]
+    fn every_reason_is_captured_wherever_the_packet_is_freed() {
+        let frame = FrameBuilder::ip4().udp(1, 7, b"x").build();
+        for &reason in DropReason::ALL {
+            let captures = [What::Dropped(Some(reason)), What::Dropped(None), What::Punted];
+            let captures = captures.map(capture);
+            let drops = watched(&captures, None);
+            for &origin in DropOrigin::ALL {
+                let (drop, mut batch) =
+                    (drop_of(origin, reason), batch_of(&vec![frame.clone(); 4]));
+                drops.free(&drop, batch.burst.take(0).unwrap());
+                assert_eq!(drops.free_slots(&drop, &mut batch.burst, Mask(0b11)), 1);
+                let mut list = PacketList::new();
+                batch.burst.move_to(0b100, &mut list);
+                assert_eq!(drops.free_tail(&drop, &mut list, 0), 1);
+                drops.lose(&drop, || std::iter::once(&frame[..]));
+                assert_eq!(batch.discard(Mask(u64::MAX), (origin, reason), &drops), 1);
+                let expected = vec![(Event::Dropped(reason), origin.name().to_owned(), 7); 5];
+                assert_eq!(taken(&captures[0]), expected);
+                assert_eq!(taken(&captures[1]), expected);
+                assert_eq!(drops.of(origin).get(reason), 5);
+            }
+            assert!(captures[2].take().is_none());
+        }
+    }
+
+    #[test]
+    fn a_drop_is_that_of_its_interface_reason_and_way() {
+        let [own, other, reason] = [InterfaceId::new(3), InterfaceId::new(4), None].map(|wanted| {
+            let what = What::Dropped(wanted.is_none().then_some(DropReason::Runt));
+            Arc::new(Capture::new(what, wanted, 20))
+        });
+        let drops = watched(&[own.clone(), other.clone(), reason.clone()], None);
+        let parts = [&[1; 14][..], &[2; 50]];
+        drops.lose(&drop_of(DropOrigin::Transmit, DropReason::TxFull), || parts.into_iter());
+        let record = own.take().unwrap();
+        assert_eq!((record.interface, record.is_outbound, record.length), (3, true, 64));
+        assert_eq!(record.frame, [&[1; 14][..], &[2; 6]].concat());
+        assert!(other.take().is_none() && reason.take().is_none());
+        drops.watch.set(Vec::new());
+        drops.lose(&drop_of(DropOrigin::Transmit, DropReason::TxFull), || parts.into_iter());
+        assert!(own.take().is_none());
+    }
+
+    #[test]
+    fn a_rule_selects_among_drops_also_behind_tags() {
+        let ip4 = |port| FrameBuilder::ip4().udp(1, port, b"x").build();
+        let ip6 = FrameBuilder::ip6().udp(1, 7, b"x").build();
+        let (seven, eight) = (ip4(7), ip4(8));
+        let with_tags = tagged(&tagged(&seven, 0x8100, 5), 0x88a8, 6);
+        let arp = FrameBuilder::ethernet([2; 6], 0x0806).payload(&[0; 46]).build();
+        let rule = udp_to(7..=7, Action::Accept);
+        let all = capture(What::Dropped(None));
+        let drops = watched(std::slice::from_ref(&all), Some(rule));
+        for frame in [&seven, &eight, &with_tags, &ip6, &arp, &vec![0; 13]] {
+            // In two parts, as replicas of multicast packets are.
+            let parts = || frame.chunks(14);
+            drops.lose(&drop_of(DropOrigin::Spread, DropReason::SpreadFull), parts);
+        }
+        assert_eq!(
+            frames(&all),
+            [seven, with_tags, ip6].map(|frame| frame[..frame.len().min(60)].to_vec())
+        );
     }
 
     #[test]

@@ -2,7 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use dpdk::{Burst, Mbuf, PacketList};
+
+use crate::drop_watch::{DropWatch, Dropped};
 use crate::frame::Class;
+use crate::mask::Mask;
 use crate::port::{MAX_PORTS, PortId};
 use crate::reason::{DropOrigin, DropReason, PuntClass};
 
@@ -51,7 +55,7 @@ impl Default for Drops {
 impl Drops {
     /// Counts `n` packets under this reason.
     #[inline(always)]
-    pub fn add(&self, reason: DropReason, n: u64) {
+    fn add(&self, reason: DropReason, n: u64) {
         self.0[reason.index()].add(n);
     }
 
@@ -61,31 +65,101 @@ impl Drops {
     }
 }
 
-/// Drops outside the graph's steps, by origin and reason.
+/// Drops of a unit outside the graph's steps, by origin and reason. A packet is counted and freed by the same call, which
+/// shows it to observers.
 #[derive(Debug)]
-pub struct DropsByOrigin([Drops; DropOrigin::COUNT]);
+pub struct DropsByOrigin {
+    counts: [Drops; DropOrigin::COUNT],
+    /// The observers of its drops.
+    pub watch: DropWatch,
+}
 
 impl Default for DropsByOrigin {
     fn default() -> Self {
-        Self(std::array::from_fn(|_| Drops::default()))
+        Self { counts: std::array::from_fn(|_| Drops::default()), watch: DropWatch::default() }
     }
 }
 
 impl DropsByOrigin {
-    /// Counts `n` packets that this origin dropped for this reason.
+    /// Counts packets that were shown.
     #[inline(always)]
-    pub fn add(&self, origin: DropOrigin, reason: DropReason, n: u64) {
-        self.0[origin.index()].add(reason, n);
+    pub(crate) fn count(&self, (origin, reason): (DropOrigin, DropReason), packets: usize) {
+        self.counts[origin.index()].add(reason, packets as u64);
+    }
+
+    /// Drops a packet.
+    pub fn free(&self, drop: &Dropped, packet: Mbuf) {
+        self.see(&drop.with_tag(packet.requested_tag()), || packet.chunks());
+        self.count((drop.origin, drop.reason), 1);
+    }
+
+    /// Drops packets of a burst; returns their number.
+    #[inline]
+    pub fn free_slots(&self, drop: &Dropped, burst: &mut Burst, packets: Mask) -> usize {
+        if packets.is_empty() {
+            return 0;
+        }
+        if self.watch.is_on() {
+            let packets = packets & Mask(burst.owned());
+            for slot in packets.slots() {
+                let drop = drop.with_tag(burst.requested_tag(slot));
+                self.watch.see(&drop, || burst.chunks(slot));
+            }
+        }
+        let freed = burst.free(packets.0);
+        self.count((drop.origin, drop.reason), freed);
+        freed
+    }
+
+    /// Drops the newest packets of a list so that at most `keep` stay; returns the number of dropped ones.
+    #[inline]
+    pub fn free_tail(&self, drop: &Dropped, list: &mut PacketList, keep: usize) -> usize {
+        if list.len() <= keep {
+            return 0;
+        }
+        if self.watch.is_on() {
+            for place in keep..list.len() {
+                let drop = drop.with_tag(list.requested_tag(place));
+                self.watch.see(&drop, || list.chunks(place));
+            }
+        }
+        let freed = list.free_tail(keep);
+        self.count((drop.origin, drop.reason), freed);
+        freed
+    }
+
+    /// Counts a packet that is lost with its bytes, or freed elsewhere, and shows what is left of them.
+    pub fn lose<'a, I: Iterator<Item = &'a [u8]>>(&self, drop: &Dropped, chunks: impl Fn() -> I) {
+        self.see(drop, chunks);
+        self.count((drop.origin, drop.reason), 1);
+    }
+
+    /// Shows a packet that is about to be dropped, and counted otherwise.
+    #[inline]
+    pub(crate) fn see<'a, I: Iterator<Item = &'a [u8]>>(
+        &self,
+        drop: &Dropped,
+        chunks: impl Fn() -> I,
+    ) {
+        if self.watch.is_on() {
+            self.watch.see(drop, chunks);
+        }
+    }
+
+    /// Counts copies that could not be made, which therefore have no bytes to be shown.
+    #[inline]
+    pub(crate) fn add_unmade(&self, reason: DropReason, copies: u64) {
+        self.counts[DropOrigin::Replicate.index()].add(reason, copies);
     }
 
     /// Drops of this origin.
     pub fn of(&self, origin: DropOrigin) -> &Drops {
-        &self.0[origin.index()]
+        &self.counts[origin.index()]
     }
 
     /// Packets dropped for this reason, all origins together.
     pub fn get(&self, reason: DropReason) -> u64 {
-        self.0.iter().map(|drops| drops.get(reason)).sum()
+        self.counts.iter().map(|drops| drops.get(reason)).sum()
     }
 }
 

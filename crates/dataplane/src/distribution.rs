@@ -24,6 +24,8 @@ use std::time::Duration;
 use dpdk::{Burst, Consumer, PacketList};
 
 use crate::counters::ForwarderCounters;
+use crate::drop_watch::Dropped;
+use crate::interface::InterfaceId;
 use crate::mask::{BATCH_MAX, Mask};
 use crate::mirror_sessions::{Losses, MirrorOutput};
 use crate::outgoing::Outgoing;
@@ -300,7 +302,7 @@ impl Distribution {
         }
         let lost = taps.take_lost();
         counters.replicated.add(lost);
-        counters.drops.add(DropOrigin::Replicate, DropReason::MirrorLost, lost);
+        counters.drops.add_unmade(DropReason::MirrorLost, lost);
         for made in taps.made() {
             let all = Mask(made.packets.burst.owned());
             counters.replicated.add(u64::from(all.count()));
@@ -326,9 +328,16 @@ impl Distribution {
             is_shared && self.bursts.get(place).is_some_and(|waiting| waiting.len() >= self.burst)
         };
         let late = all.filter(is_late);
+        if late.is_empty() {
+            return;
+        }
         late.slots().for_each(|slot| mirror.outward.lose(sessions[slot].into()));
-        let dropped = burst.free(late.0) as u64;
-        counters.drops.add(DropOrigin::Replicate, DropReason::MirrorLost, dropped);
+        for port in self.ports.iter().filter(|port| port.losses.is_none()) {
+            let own = late.filter(|slot| usize::from(out_interface[slot]) == port.id.index());
+            let why = DropReason::MirrorLost;
+            let drop = Dropped::sent(DropOrigin::Replicate, why, port.id);
+            counters.drops.free_slots(&drop, burst, own);
+        }
     }
 
     /// Copies packets that are about to leave by ports with outward mirror sessions. Packets that another forwarder
@@ -367,8 +376,10 @@ impl Distribution {
         let Some(mirror) = &self.mirror else { return };
         for port in mirror.destinations.ports() {
             let own = |slot: usize| usize::from(out_interface[slot]) == port.index();
-            let dropped = packets.free(Mask(packets.owned()).filter(own).0) as u64;
-            counters.drops.add(DropOrigin::Transmit, DropReason::MirrorDestination, dropped);
+            let own = Mask(packets.owned()).filter(own);
+            let why = DropReason::MirrorDestination;
+            let drop = Dropped::sent(DropOrigin::Transmit, why, port);
+            counters.drops.free_slots(&drop, packets, own);
         }
     }
 
@@ -425,11 +436,7 @@ impl Distribution {
         self.start_clocks(now);
         let homeless = packets.append_to(mask.0, out_interface, &mut self.bursts);
         if homeless != 0 {
-            counters.drops.add(
-                DropOrigin::Transmit,
-                DropReason::PortDown,
-                packets.free(homeless) as u64,
-            );
+            drop_homeless(packets, Mask(homeless), out_interface, counters);
         }
         for (port, burst) in self.ports.iter_mut().zip(&mut self.bursts) {
             if burst.len() >= self.burst {
@@ -497,6 +504,23 @@ impl Distribution {
         for (port, burst) in self.ports.iter_mut().zip(&mut self.bursts) {
             port.drop_all(burst, DropReason::Shutdown, counters);
         }
+    }
+}
+
+/// Drops packets for ports that this router does not have.
+#[cold]
+fn drop_homeless(
+    packets: &mut Burst,
+    homeless: Mask,
+    out_interface: &[u16; BATCH_MAX],
+    counters: &ForwarderCounters,
+) {
+    let why = (DropOrigin::Transmit, DropReason::PortDown);
+    for slot in homeless.slots() {
+        // The number of a port of another kind of packet would be a defect of a step.
+        let interface = InterfaceId::new(out_interface[slot]).unwrap_or(InterfaceId::FIRST);
+        let drop = Dropped::sent(why.0, why.1, interface);
+        counters.drops.free_slots(&drop, packets, Mask::when(true, slot));
     }
 }
 
@@ -586,28 +610,31 @@ impl PortTx {
                     }
                 }
                 if burst.len() > TX_BURST_MAX {
-                    let dropped = burst.free_tail(TX_BURST_MAX);
-                    self.lose(DropReason::TxFull, dropped, counters);
+                    self.lose(DropReason::TxFull, (burst, TX_BURST_MAX), counters);
                 }
             }
             TxPath::Handover(ring) => {
                 counters.handed_over.add(ring.send(burst) as u64);
-                self.lose(DropReason::HandoverFull, burst.free_tail(0), counters);
+                self.lose(DropReason::HandoverFull, (burst, 0), counters);
             }
-            TxPath::None => self.lose(DropReason::PortDown, burst.free_tail(0), counters),
+            TxPath::None => self.lose(DropReason::PortDown, (burst, 0), counters),
         }
     }
 
-    /// Counts packets that it has dropped; copies of a mirror session under a reason of their own.
-    fn lose(&self, why: DropReason, packets: usize, counters: &ForwarderCounters) {
-        let why = match &self.losses {
-            Some(losses) if why != DropReason::Shutdown => {
-                losses.add(packets as u64);
-                DropReason::MirrorLost
-            }
-            _ => why,
-        };
-        counters.drops.add(DropOrigin::Transmit, why, packets as u64);
+    /// Drops the packets of a burst beyond so many; copies of a mirror session under a reason of their own.
+    fn lose(
+        &self,
+        why: DropReason,
+        (burst, keep): (&mut PacketList, usize),
+        counters: &ForwarderCounters,
+    ) {
+        let losses = self.losses.as_ref().filter(|_| why != DropReason::Shutdown);
+        let why = if losses.is_some() { DropReason::MirrorLost } else { why };
+        let drop = Dropped::sent(DropOrigin::Transmit, why, self.id);
+        let dropped = counters.drops.free_tail(&drop, burst, keep);
+        if let Some(losses) = losses {
+            losses.add(dropped as u64);
+        }
     }
 
     /// Sends the packets of its queue that may leave. Returns how many packets left.
@@ -640,13 +667,14 @@ impl PortTx {
 
     /// Drops all packets that have not left yet.
     fn drop_all(&mut self, burst: &mut PacketList, why: DropReason, counters: &ForwarderCounters) {
-        self.lose(why, burst.free_tail(0), counters);
+        self.lose(why, (burst, 0), counters);
         if let Some(scheduler) = &mut self.scheduler {
             scheduler.drop_all(why, self.id, counters);
         }
         if let Some(priority) = &mut self.priority {
+            let drop = Dropped::sent(DropOrigin::Transmit, why, self.id);
             loop {
-                counters.drops.add(DropOrigin::Transmit, why, priority.waiting.free_tail(0) as u64);
+                counters.drops.free_tail(&drop, &mut priority.waiting, 0);
                 if priority.take(TX_BURST_MAX, counters) == 0 {
                     break;
                 }

@@ -26,6 +26,7 @@ pub use dpdk::{EVENTS_MOST, EventOrder};
 use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, payload};
 
 use crate::counters::ForwarderCounters;
+use crate::drop_watch::Dropped;
 use crate::frame::Class;
 use crate::mask::Mask;
 use crate::port::PortId;
@@ -84,7 +85,7 @@ impl EventUnit {
             let is_control = |slot| found.classes[slot] == Class::Control as u8;
             let late = found.packets.filter(|slot| !is_control(slot));
             found.packets = found.packets.without(late);
-            refuse(burst, late, counters);
+            refuse(burst, late, (port, counters));
             *was_full = true;
         }
         let describe = |_: &Burst, slot: usize| (found.flows[slot], found.classes[slot]);
@@ -94,16 +95,14 @@ impl EventUnit {
         let entered = found.packets.count() - Mask(full).count();
         counters.spread_out.add(entered.into());
         *was_full |= full != 0;
-        refuse(burst, Mask(full), counters);
+        refuse(burst, Mask(full), (port, counters));
     }
 }
 
 /// Drops packets for which the device has no room.
-fn refuse(burst: &mut Burst, packets: Mask, counters: &ForwarderCounters) {
-    if !packets.is_empty() {
-        let dropped = burst.free(packets.0) as u64;
-        counters.drops.add(DropOrigin::Receive, DropReason::EventDeviceFull, dropped);
-    }
+fn refuse(burst: &mut Burst, packets: Mask, (port, counters): (PortId, &ForwarderCounters)) {
+    let drop = Dropped::received(DropOrigin::Receive, DropReason::EventDeviceFull, port);
+    counters.drops.free_slots(&drop, burst, packets);
 }
 
 /// Flows and classes of packets, by slot.

@@ -31,7 +31,7 @@ use self::police::Policer;
 pub use self::police::{Colour, Colours, Meter, Police, SOURCES, SourceKey, SourceLengths};
 pub use self::samples::Sample;
 use self::samples::Samples;
-pub use self::sieve::Sieve;
+pub use self::sieve::{SIEVED, Sieve};
 pub(crate) use self::together::{Together, ways};
 use self::verdicts::{Treated, Verdict, Verdicts};
 use crate::batch::{BATCH_MAX, Batch, ETHERNET};

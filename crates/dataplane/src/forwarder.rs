@@ -25,9 +25,10 @@ use std::time::Duration;
 
 use dpdk::{Burst, Consumer, Doorbell, WaitSet};
 
-use crate::batch::{BATCH_MAX, Batch};
-use crate::counters::ForwarderCounters;
+use crate::batch::{BATCH_MAX, Batch, Held};
+use crate::counters::{DropsByOrigin, ForwarderCounters};
 use crate::distribution::{Distribution, Schedulers};
+use crate::drop_watch::Dropped;
 use crate::events::EventUnit;
 use crate::exchange::Exchange;
 pub use crate::exchange::Settings;
@@ -182,9 +183,8 @@ impl Forwarder {
                 std::mem::swap(&mut next.watches, &mut last.watches);
                 // A step that panics over another's state starts without it.
                 let _ = guard(|| self.parts.graph.take_state(graph));
-                let lost = guard(|| graph.release()).unwrap_or(0);
                 let drops = &self.parts.counters.drops;
-                drops.add(DropOrigin::Graph, DropReason::Shutdown, lost as u64);
+                let _ = guard(|| graph.release(&mut |held| drop_held(held, drops)));
             }
             if let Some(infos) = &mut new.ports {
                 exchange_infos(&mut self.rx, &mut self.batch.interfaces, infos);
@@ -239,8 +239,9 @@ impl Forwarder {
         let counters = &self.parts.counters;
         counters.replicated.add(1);
         let dropped = self.batch.burst.free(ends.drop.0);
-        let left = self.batch.burst.free(self.batch.burst.owned());
-        counters.drops.add(DropOrigin::Graph, DropReason::TriedOut, left as u64);
+        let drop = Dropped::received(DropOrigin::Graph, DropReason::TriedOut, made.port);
+        let all = Mask(self.batch.burst.owned());
+        let left = counters.drops.free_slots(&drop, &mut self.batch.burst, all);
         // One that is not there any more is in quarantine.
         if dropped + left == 1 { Ok(()) } else { Err(Refusal::Panic) }
     }
@@ -487,8 +488,10 @@ impl Forwarder {
             let keep = shed::choose(by_class, more, connections, (count, quota));
             connections += keep.without(by_class).count() as usize;
             let others = Mask(self.batch.burst.owned()).without(keep);
-            let dropped = self.batch.burst.free(others.0);
-            self.parts.counters.drops.add(DropOrigin::Receive, DropReason::Shed, dropped as u64);
+            let drop =
+                Dropped::received(DropOrigin::Receive, DropReason::Shed, self.rx[source].port);
+            let drops = &self.parts.counters.drops;
+            let dropped = drops.free_slots(&drop, &mut self.batch.burst, others);
             let end = dpdk::tsc();
             self.shedder.spent(end.wrapping_sub(began), end, shedding.percent);
             kept += count - dropped;
@@ -547,7 +550,7 @@ impl Forwarder {
         let unusable = source.input.unusable() - unusable;
         if unusable > 0 {
             counters.rx(source.port).packets.add(unusable);
-            counters.drops.add(DropOrigin::Receive, DropReason::UnusableBuffer, unusable);
+            drop_unusable(DropOrigin::Receive, source.port, &mut batch.burst, &counters.drops);
         }
         if count == 0 {
             return 0;
@@ -584,7 +587,7 @@ impl Forwarder {
             Some(Spread::Rings(spread)) => {
                 let filter = &mut self.parts.graph.companions.spread_filter;
                 let chosen = filter.as_mut().map_or(Chosen::NONE, |filter| filter.choose(batch));
-                spread.spread(&mut batch.burst, chosen, counters);
+                spread.spread(&mut batch.burst, chosen, (*port, counters));
             }
             Some(Spread::Events) => {
                 if let Some(events) = &mut self.events {
@@ -626,11 +629,9 @@ impl Forwarder {
                 true => self.take_back(&mut events, count, now),
                 false => self.work(&mut events, now),
             }
-            let lost = events.port.complete() as u64;
-            // They were handed over.
-            self.parts.counters.taken_in.add(lost);
-            let drops = &self.parts.counters.drops;
-            drops.add(DropOrigin::Transmit, DropReason::EventDeviceFull, lost);
+            if events.port.complete() > 0 {
+                lose_events(&mut events, &self.parts.counters);
+            }
         }
         self.events = Some(events);
         count
@@ -641,9 +642,11 @@ impl Forwarder {
         while let Some(loaded) = events.port.load(&mut self.batch.burst) {
             let counters = &self.parts.counters;
             counters.spread_in.add((self.batch.burst.len() + loaded.unusable) as u64);
-            let unusable = loaded.unusable as u64;
-            counters.drops.add(DropOrigin::Spread, DropReason::UnusableBuffer, unusable);
             let port = PortId::new(loaded.source).unwrap_or(PortId::FIRST);
+            if loaded.unusable > 0 {
+                let burst = &mut self.batch.burst;
+                drop_unusable(DropOrigin::Spread, port, burst, &counters.drops);
+            }
             let info = self.batch.interfaces.get(port.index()).copied();
             self.batch.begin((port, info.unwrap_or(InterfaceInfo::NONE)), now);
             let ends = self.run_graph();
@@ -663,8 +666,9 @@ impl Forwarder {
     fn take_back(&mut self, events: &mut EventUnit, count: usize, now: u64) {
         let (arrivals, counters) = (&mut self.arrivals, &self.parts.counters);
         counters.taken_in.add(count as u64);
-        let unusable = events.port.take(arrivals) as u64;
-        counters.drops.add(DropOrigin::Transmit, DropReason::UnusableBuffer, unusable);
+        if events.port.take(arrivals) > 0 {
+            drop_unusable(DropOrigin::Transmit, PortId::FIRST, arrivals, &counters.drops);
+        }
         if let Some(numbering) = &mut events.receiver {
             counters.reordered.add(numbering.count_reordered(arrivals) as u64);
         }
@@ -706,8 +710,8 @@ impl Forwarder {
             let (frame, rest) = batch.frame_and_rest(slot);
             let whole = rest.fold(frame.to_vec(), |whole, part| [&whole, part].concat());
             quarantine.put(Some(interface), &message, &whole);
-            let freed = batch.burst.free(Mask::when(true, slot).0);
-            counters.drops.add(DropOrigin::Graph, DropReason::Quarantined, freed as u64);
+            let drop = Dropped::received(DropOrigin::Graph, DropReason::Quarantined, interface);
+            counters.drops.free_slots(&drop, &mut batch.burst, Mask::when(true, slot));
         })
     }
 
@@ -750,14 +754,17 @@ impl Forwarder {
         if !ends.drop.is_empty() {
             burst.free(ends.drop.0);
         }
-        let lost = burst.owned();
-        if lost != 0 {
-            self.parts.counters.drops.add(
-                DropOrigin::Graph,
-                DropReason::StepLost,
-                burst.free(lost) as u64,
-            );
+        let lost = Mask(burst.owned());
+        if !lost.is_empty() {
+            self.lose(lost);
         }
+    }
+
+    /// Drops packets that a step gave to no output.
+    #[cold]
+    fn lose(&mut self, packets: Mask) {
+        let drops = &self.parts.counters.drops;
+        self.batch.discard(packets, (DropOrigin::Graph, DropReason::StepLost), drops);
     }
 
     /// Forwards at most so many packets that a step emits.
@@ -904,16 +911,42 @@ impl Forwarder {
         }
         let (burst, counters) = (&mut self.batch.burst, &self.parts.counters);
         for source in self.rx.iter_mut().filter(|source| source.input.is_ring()) {
+            let drop = Dropped::received(DropOrigin::Spread, DropReason::Shutdown, source.port);
             while source.input.receive(burst, BATCH_MAX) > 0 {
-                let dropped = burst.free(u64::MAX) as u64;
-                counters.spread_in.add(dropped);
-                counters.drops.add(DropOrigin::Spread, DropReason::Shutdown, dropped);
+                let dropped = counters.drops.free_slots(&drop, burst, Mask(u64::MAX));
+                counters.spread_in.add(dropped as u64);
             }
         }
         self.distribution.shut_down(counters);
-        let lost = self.parts.graph.release() as u64;
-        counters.drops.add(DropOrigin::Graph, DropReason::Shutdown, lost);
+        self.parts.graph.release(&mut |held| drop_held(held, &counters.drops));
         self.parts.counters.held.set(0);
+    }
+}
+
+/// Drops a packet that a step has kept.
+fn drop_held(held: Held, drops: &DropsByOrigin) {
+    let drop = Dropped::received(DropOrigin::Graph, DropReason::Shutdown, held.interface());
+    drops.free(&drop, held.packet);
+}
+
+/// Drops the packets of this port that a burst could not hold.
+#[cold]
+fn drop_unusable(origin: DropOrigin, port: PortId, burst: &mut Burst, drops: &DropsByOrigin) {
+    if let Some(packets) = burst.unusable() {
+        let drop = Dropped::received(origin, DropReason::UnusableBuffer, port);
+        drops.free_tail(&drop, packets, 0);
+    }
+}
+
+/// Drops the packets to be sent that an event device has not taken.
+#[cold]
+fn lose_events(events: &mut EventUnit, counters: &ForwarderCounters) {
+    let (origin, reason) = (DropOrigin::Transmit, DropReason::EventDeviceFull);
+    while let Some(packet) = events.port.lost().pop() {
+        // They were handed over.
+        counters.taken_in.add(1);
+        let port = PortId::new(packet.tag() as u16).unwrap_or(PortId::FIRST);
+        counters.drops.free(&Dropped::sent(origin, reason, port), packet);
     }
 }
 

@@ -31,7 +31,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::batch::{BATCH_MAX, Batch};
+use crate::batch::{BATCH_MAX, Batch, Held};
 use crate::companions::Companions;
 use crate::counters::Counter;
 use crate::mask::Mask;
@@ -70,9 +70,9 @@ pub trait Step: Send {
         false
     }
 
-    /// Frees the packets that it holds; returns the number of [`Self::held`].
-    fn release(&mut self) -> usize {
-        0
+    /// Gives up the packets of [`Self::held`], and frees others.
+    fn release(&mut self, drop: &mut dyn FnMut(Held)) {
+        let _ = drop;
     }
 
     /// The step's own counters, the same as long as it lives. Called when the graph is built.
@@ -368,10 +368,10 @@ impl Graph {
         self.sources.iter().any(|&place| self.steps[place].step.is_waiting())
     }
 
-    /// Frees the packets that steps hold, and returns their number.
-    pub(crate) fn release(&mut self) -> usize {
+    /// Takes the packets that steps hold.
+    pub(crate) fn release(&mut self, drop: &mut dyn FnMut(Held)) {
         let Self { sources, steps, .. } = self;
-        sources.iter().map(|&place| steps[place].step.release()).sum()
+        sources.iter().for_each(|&place| steps[place].step.release(drop));
     }
 
     /// Runs all packets of the batch through the steps and returns the ends that they reached.

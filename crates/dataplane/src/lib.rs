@@ -17,6 +17,7 @@ pub mod copy_filter;
 pub mod counters;
 mod default_graph;
 pub mod distribution;
+pub mod drop_watch;
 pub mod erspan;
 pub mod events;
 pub mod exchange;

@@ -41,7 +41,7 @@ impl Copies {
         port: PortId,
     ) {
         let copy = if self.packets.is_full() { None } else { self.copy_of(frame, rest) };
-        if !copy.is_some_and(|copy| self.packets.add(copy, port)) {
+        if copy.is_none_or(|copy| self.packets.add(copy, port).is_err()) {
             self.refused += 1;
         }
     }

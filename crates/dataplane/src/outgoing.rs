@@ -22,12 +22,13 @@ impl Outgoing {
         self.burst.len() == BATCH_MAX
     }
 
-    /// Adds a packet for a port; false if it could not and has freed it.
-    pub(crate) fn add(&mut self, packet: Mbuf, port: PortId) -> bool {
-        let slot = self.burst.put(packet);
-        if let Ok(slot) = slot {
-            self.out_interface[slot] = port.index() as u16;
-        }
-        slot.is_ok()
+    /// Adds a packet for a port.
+    ///
+    /// # Errors
+    /// Returns the packet if there is no room, or too little buffer behind its beginning.
+    pub(crate) fn add(&mut self, packet: Mbuf, port: PortId) -> Result<(), Mbuf> {
+        let slot = self.burst.put(packet)?;
+        self.out_interface[slot] = port.index() as u16;
+        Ok(())
     }
 }

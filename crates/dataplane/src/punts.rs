@@ -43,6 +43,7 @@ use wire::ip::{Ipv4Header, Ipv6Header};
 use crate::batch::Batch;
 use crate::class::{ByClass, ClassLimits, LEAST_TTL, is_from_afar};
 use crate::counters::{Counter, ForwarderCounters};
+use crate::drop_watch::Dropped;
 use crate::head::{ethernet, ip4, ip6};
 use crate::interface::MAX_INTERFACES;
 use crate::mask::Mask;
@@ -185,7 +186,7 @@ impl Punts {
             [(judged.filtered, DropReason::Filtered), (judged.policed, DropReason::Policed)]
         {
             if !dropped.is_empty() {
-                counters.drops.add(DropOrigin::ToRouter, why, batch.burst.free(dropped.0) as u64);
+                batch.discard(dropped, (DropOrigin::ToRouter, why), &counters.drops);
             }
         }
         let mask = mask.without(judged.filtered | judged.policed);
@@ -213,11 +214,8 @@ impl Punts {
             sorted[worker % WORKERS_MAX][class.index()] |= Mask::when(true, slot);
         }
         if !afar.is_empty() {
-            counters.drops.add(
-                DropOrigin::Policing,
-                DropReason::TtlSecurity,
-                batch.burst.free(afar.0) as u64,
-            );
+            let why = (DropOrigin::Policing, DropReason::TtlSecurity);
+            batch.discard(afar, why, &counters.drops);
         }
         for (worker, classes) in sorted.iter().enumerate().take(self.workers.len()) {
             for (&class, &mask) in PuntClass::ALL.iter().zip(classes) {
@@ -245,9 +243,8 @@ impl Punts {
             [(early, &count.early), (mask.without(admitted | early), &count.full)]
         {
             if !refused.is_empty() {
-                let freed = batch.burst.free(refused.0) as u64;
-                counter.add(freed);
-                counters.drops.add(DropOrigin::Policing, class.refusal(), freed);
+                let why = (DropOrigin::Policing, class.refusal());
+                counter.add(batch.discard(refused, why, &counters.drops) as u64);
             }
         }
         let list = &mut self.list;
@@ -255,9 +252,8 @@ impl Punts {
         let sent = ring.send(list) as u64;
         backlog.sent.count(port, sent);
         counters.punted.add(sent);
-        let refused = list.free_tail(0) as u64;
-        count.full.add(refused);
-        counters.drops.add(DropOrigin::Policing, class.refusal(), refused);
+        let drop = Dropped::received(DropOrigin::Policing, class.refusal(), batch.in_port);
+        count.full.add(counters.drops.free_tail(&drop, list, 0) as u64);
     }
 }
 

@@ -14,6 +14,7 @@ use crate::bond::Exit;
 use crate::copy_filter::CopyFilter;
 use crate::counters::ForwarderCounters;
 use crate::distribution::Distribution;
+use crate::drop_watch::Dropped;
 use crate::filters::Mark;
 use crate::interface::InterfaceId;
 use crate::mask::Mask;
@@ -85,7 +86,6 @@ impl Replicator {
                 if let Some(filter) = &mut filter {
                     filter.judge(batch, slot, receivers());
                 }
-                let receivers = receivers();
                 let Some(packet) = batch.burst.take(slot) else { continue };
                 self.replicate(packet, receivers, (filter.as_deref(), tagger), egress);
             }
@@ -93,10 +93,10 @@ impl Replicator {
         egress.send(&mut self.ready);
     }
 
-    fn replicate(
+    fn replicate<I: Iterator<Item = InterfaceId>>(
         &mut self,
         mut packet: Mbuf,
-        receivers: impl Iterator<Item = InterfaceId>,
+        receivers: impl Fn() -> I,
         (filter, tagger): (Option<&CopyFilter>, Option<&Tagger>),
         egress: &mut Egress<'_>,
     ) {
@@ -108,41 +108,41 @@ impl Replicator {
         };
         let mut header = [0; ETHERNET];
         header.copy_from_slice(&packet.data()[..ETHERNET]);
-        let mut exits = receivers.filter_map(|to| Some((to, exit_of(to)?))).peekable();
+        let mut exits = receivers().filter_map(|to| Some((to, exit_of(to)?))).peekable();
         let Some(first) = exits.next() else {
             // A receiver without an exit is on a bond without active ports.
             let reason = match tagger.is_some_and(Tagger::has_bonds) {
                 true => DropReason::BondDown,
                 false => DropReason::StepLost,
             };
-            return egress.counters.drops.add(DropOrigin::Replicate, reason, 1);
+            let to = receivers().next().unwrap_or(InterfaceId::FIRST);
+            return egress.drop(reason, to, packet);
         };
         if exits.peek().is_none() {
             match verdict(first.0) {
                 Ok(mark) => mark.apply_to(&mut packet),
-                Err(reason) => return egress.counters.drops.add(DropOrigin::Replicate, reason, 1),
+                Err(reason) => return egress.drop(reason, first.0, packet),
             }
             packet.data_mut()[SOURCE].copy_from_slice(&self.source(first.1));
             return self.send(packet, (first.0, first.1.port), tagger, egress);
         }
         // The bytes are present: steps examine frames with more than an Ethernet header.
         if !packet.adj(ETHERNET) {
-            egress.counters.drops.add(DropOrigin::Replicate, DropReason::StepLost, 1);
-            return;
+            return egress.drop(DropReason::StepLost, first.0, packet);
         }
         let class = packet.traffic_class();
         let shared = Shared::new(packet);
         for (count, (to, exit)) in std::iter::once(first).chain(exits).enumerate() {
             egress.counters.replicated.add(u64::from(count > 0));
+            let port = exit.port;
+            header[SOURCE].copy_from_slice(&self.source(exit));
             let mark = match verdict(to) {
                 Ok(mark) => mark,
                 Err(reason) => {
-                    egress.counters.drops.add(DropOrigin::Replicate, reason, 1);
+                    egress.lose(reason, to, (&header, &shared));
                     continue;
                 }
             };
-            let port = exit.port;
-            header[SOURCE].copy_from_slice(&self.source(exit));
             // A packet with another DSCP differs from the others after its Ethernet header, too.
             let mut replica = if self.by_reference.contains(port) && mark.dscp.is_none() {
                 shared.refer(&header, &self.pool)
@@ -155,7 +155,7 @@ impl Replicator {
             }
             match replica {
                 Some(replica) => self.send(replica, (to, port), tagger, egress),
-                None => egress.counters.drops.add(DropOrigin::Replicate, DropReason::NoBuffer, 1),
+                None => egress.lose(DropReason::NoBuffer, to, (&header, &shared)),
             }
         }
     }
@@ -177,12 +177,29 @@ impl Replicator {
         if to.port().is_some() || is_tagged() {
             egress.put(packet, port, &mut self.ready);
         } else {
-            egress.counters.drops.add(DropOrigin::Replicate, DropReason::NoBuffer, 1);
+            egress.drop(DropReason::NoBuffer, to, packet);
         }
     }
 }
 
 impl Egress<'_> {
+    /// Drops a packet that was to leave by this interface.
+    fn drop(&self, reason: DropReason, to: InterfaceId, packet: Mbuf) {
+        self.counters.drops.free(&Dropped::sent(DropOrigin::Replicate, reason, to), packet);
+    }
+
+    /// Drops a packet to be made of a header and shared bytes.
+    fn lose(
+        &self,
+        reason: DropReason,
+        to: InterfaceId,
+        (header, shared): (&[u8; ETHERNET], &Shared),
+    ) {
+        let drop = Dropped::sent(DropOrigin::Replicate, reason, to);
+        let chunks = || std::iter::once(&header[..]).chain(shared.chunks());
+        self.counters.drops.lose(&drop, chunks);
+    }
+
     /// Sends all packets, and returns their number.
     fn send(&mut self, packets: &mut Outgoing) -> usize {
         let all = Mask(packets.burst.owned());
@@ -196,8 +213,8 @@ impl Egress<'_> {
     /// Adds a packet for a port, and sends all when there is no room for another.
     fn put(&mut self, packet: Mbuf, port: PortId, packets: &mut Outgoing) {
         // Cannot fail: there is room, and a buffer of the pool holds more than 64 bytes.
-        if !packets.add(packet, port) {
-            self.counters.drops.add(DropOrigin::Replicate, DropReason::UnusableBuffer, 1);
+        if let Err(packet) = packets.add(packet, port) {
+            self.drop(DropReason::UnusableBuffer, port.into(), packet);
         }
         if packets.is_full() {
             self.send(packets);
@@ -208,7 +225,7 @@ impl Egress<'_> {
     pub(crate) fn send_copies(&mut self, copies: &mut Copies) {
         let refused = std::mem::take(&mut copies.refused);
         if refused > 0 {
-            self.counters.drops.add(DropOrigin::Replicate, DropReason::NoBuffer, refused);
+            self.counters.drops.add_unmade(DropReason::NoBuffer, refused);
         }
         let sent = self.send(&mut copies.packets) as u64;
         self.counters.replicated.add(refused + sent);

@@ -22,8 +22,10 @@ use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, payload};
 
 use crate::batch::BATCH_MAX;
 use crate::counters::ForwarderCounters;
+use crate::drop_watch::Dropped;
 use crate::frame::Class;
 use crate::mask::Mask;
+use crate::port::PortId;
 use crate::reason::{DropOrigin, DropReason};
 use crate::spread_filter::Chosen;
 
@@ -216,7 +218,7 @@ impl Spreader {
         &mut self,
         burst: &mut Burst,
         (packets, to): (Mask, &[u16; BATCH_MAX]),
-        counters: &ForwarderCounters,
+        (port, counters): (PortId, &ForwarderCounters),
     ) -> Mask {
         for (crowded, way) in self.crowded.iter_mut().zip(&self.ways) {
             *crowded = *crowded && is_crowded(way.as_ref());
@@ -229,18 +231,17 @@ impl Spreader {
                 && Class::of_frame(burst.frame(slot)) != Class::Control
         };
         let late = packets.filter(is_late);
-        let dropped = burst.free(late.0) as u64;
-        counters.drops.add(DropOrigin::Spread, DropReason::SpreadFull, dropped);
+        counters.drops.free_slots(&spread_full(port), burst, late);
         packets.without(late)
     }
 
-    /// Hands packets to the other forwarders; the forwarder's own stay in the burst. `chosen`: the
+    /// Hands packets of a port to the other forwarders; the forwarder's own stay in the burst. `chosen`: the
     /// forwarders selected by rules.
     pub(crate) fn spread(
         &mut self,
         burst: &mut Burst,
         chosen: Chosen,
-        counters: &ForwarderCounters,
+        (port, counters): (PortId, &ForwarderCounters),
     ) {
         let Chosen { packets: chosen, forwarders: mut to } = chosen;
         let mut theirs = Mask::EMPTY;
@@ -258,22 +259,23 @@ impl Spreader {
         if theirs.is_empty() {
             return;
         }
-        theirs = self.refuse(burst, (theirs, &to), counters);
+        theirs = self.refuse(burst, (theirs, &to), (port, counters));
         // The lists are empty and have capacity for all.
         burst.append_to(theirs.0, &to, &mut self.lists);
         let places = self.ways.iter_mut().zip(&mut self.crowded);
         for (list, (way, crowded)) in self.lists.iter_mut().zip(places) {
             if let Some(way) = way.as_mut().filter(|_| !list.is_empty()) {
                 counters.spread_out.add(way.send(list) as u64);
-                counters.drops.add(
-                    DropOrigin::Spread,
-                    DropReason::SpreadFull,
-                    list.free_tail(0) as u64,
-                );
+                counters.drops.free_tail(&spread_full(port), list, 0);
                 *crowded = is_crowded(Some(way));
             }
         }
     }
+}
+
+/// A drop of a packet of this port.
+fn spread_full(port: PortId) -> Dropped {
+    Dropped::received(DropOrigin::Spread, DropReason::SpreadFull, port)
 }
 
 fn is_crowded(way: Option<&Producer>) -> bool {

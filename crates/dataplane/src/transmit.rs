@@ -31,7 +31,7 @@ pub mod shape;
 use std::fmt;
 use std::sync::Arc;
 
-use dpdk::{Mbuf, PacketList, TxQueue};
+use dpdk::{Mbuf, PacketList, TxQueue, Unsent};
 
 use self::codel::{Codel, CodelConfig};
 use self::drr::{CLASSES, Drr};
@@ -39,6 +39,7 @@ use self::lane::{Cause, Lane, Packet, Waiting};
 use self::red::{Red, RedConfig};
 use self::shape::{Bucket, Shape, Shaper};
 use crate::counters::{ClassQueueCounters, ForwarderCounters};
+use crate::drop_watch::Dropped;
 pub use crate::frame;
 use crate::frame::Class;
 use crate::port::PortId;
@@ -249,7 +250,10 @@ impl Bin<'_> {
             Cause::Codel => (&of.codel, DropReason::QueueCodel),
         };
         counter.add(1);
-        self.counters.drops.add(DropOrigin::Transmit, reason, 1);
+        let drop = Dropped::sent(DropOrigin::Transmit, reason, self.port);
+        let drops = &self.counters.drops;
+        drops.see(&drop.with_tag(packet.requested_tag()), || packet.chunks());
+        drops.count((drop.origin, drop.reason), 1);
         if let Err(packet) = self.freed.push(packet) {
             self.freed.free_tail(0);
             // There is room now.
@@ -422,15 +426,13 @@ impl Scheduler {
 
     /// Drops everything.
     pub(crate) fn drop_all(&mut self, why: DropReason, port: PortId, counters: &ForwarderCounters) {
-        counters.drops.add(DropOrigin::Transmit, why, self.out.free_tail(0) as u64);
+        let drop = Dropped::sent(DropOrigin::Transmit, why, port);
+        counters.drops.free_tail(&drop, &mut self.out, 0);
         let Self { control, queue, freed, .. } = self;
-        let mut dropped = 0;
         let mut bin = Bin { freed, port, counters };
         while let Some((_, waiting)) = next(control, queue, &mut 0, 0, &mut bin) {
-            dropped += 1;
-            drop(waiting);
+            counters.drops.free(&drop, waiting.packet);
         }
-        counters.drops.add(DropOrigin::Transmit, why, dropped);
         self.freed.free_tail(0);
         self.report(port, counters);
         self.rest();
@@ -512,12 +514,22 @@ pub(crate) fn send_by(
     counters: &ForwarderCounters,
 ) -> usize {
     let sent = queue.send(list, TX_BURST_MAX);
-    counters.drops.add(DropOrigin::Transmit, DropReason::MultiSegment, sent.refused as u64);
-    counters.drops.add(DropOrigin::Transmit, DropReason::TxTooLong, sent.too_long as u64);
+    if sent.refused + sent.too_long > 0 {
+        drop_unsent(queue, port, counters);
+    }
     let tx = counters.tx(port);
     tx.packets.add(sent.packets as u64);
     tx.bytes.add(sent.bytes);
     sent.packets
+}
+
+/// Drops the packets that the device cannot send.
+#[cold]
+fn drop_unsent(queue: &mut TxQueue, port: PortId, counters: &ForwarderCounters) {
+    let Unsent { refused, too_long } = queue.unsent();
+    for (packets, why) in [(refused, DropReason::MultiSegment), (too_long, DropReason::TxTooLong)] {
+        counters.drops.free_tail(&Dropped::sent(DropOrigin::Transmit, why, port), packets, 0);
+    }
 }
 
 #[cfg(test)]

@@ -55,6 +55,8 @@ pub struct Burst {
     mbufs: [RawMbuf; BURST_MAX],
     /// From `Box::into_raw`, freed on drop: the target of slots without a packet.
     scratch: NonNull<[u8; HEAD]>,
+    /// Packets received last that it cannot hold; `None` until there are any.
+    unusable: Option<Box<PacketList>>,
 }
 
 // SAFETY: packets belong to no thread, and the scratch is the burst's own.
@@ -94,6 +96,7 @@ impl Burst {
             heads: [scratch; BURST_MAX],
             mbufs: [RawMbuf::NULL; BURST_MAX],
             scratch,
+            unusable: None,
         }
     }
 
@@ -466,6 +469,37 @@ impl Burst {
         Ok(slot)
     }
 
+    /// Returns the bytes of the packet in a slot, segment by segment; nothing for a slot without a packet.
+    pub fn chunks(&self, slot: usize) -> impl Iterator<Item = &[u8]> {
+        let slot = slot % BURST_MAX;
+        let mbuf = if self.owned & bit(slot) == 0 { RawMbuf::NULL } else { self.mbufs[slot] };
+        // SAFETY: a packet of ours, which is borrowed meanwhile, or none.
+        unsafe { mbuf.chunks() }
+    }
+
+    /// Takes the packets received last that the burst cannot hold: those that [`RxQueue::unusable`] and
+    /// [`Consumer::unusable`] count. Packets that are not taken are freed later.
+    ///
+    /// [`RxQueue::unusable`]: crate::RxQueue::unusable
+    /// [`Consumer::unusable`]: crate::Consumer::unusable
+    pub fn unusable(&mut self) -> Option<&mut PacketList> {
+        self.unusable.as_deref_mut()
+    }
+
+    /// Moves packets that it cannot hold out of its slots; returns their number.
+    #[cold]
+    fn set_aside(&mut self, mask: u64) -> usize {
+        let list = self.unusable.get_or_insert_default();
+        let mask = mask & self.owned;
+        // The packets of one burst find room in an empty list.
+        if list.room() < BURST_MAX {
+            list.free_tail(0);
+        }
+        slots(mask).for_each(|slot| _ = list.push_raw(self.mbufs[slot]));
+        self.forget(mask);
+        mask.count_ones() as usize
+    }
+
     /// Frees the packets in these slots; returns their number.
     pub fn free(&mut self, mask: u64) -> usize {
         let mask = mask & self.owned;
@@ -533,8 +567,8 @@ impl Burst {
         self.is_empty().then_some(&mut self.mbufs)
     }
 
-    /// Takes over the first `count` packets of [`Burst::space`] and returns how many of them were unusable
-    /// and have been freed: shared, or with less than 64 bytes of buffer. `SAID`: their device has reported
+    /// Takes over the first `count` packets of [`Burst::space`] and returns how many of them are unusable,
+    /// see [`Burst::unusable`]: shared, or with less than 64 bytes of buffer. `SAID`: their device has reported
     /// results for them.
     ///
     /// # Safety
@@ -556,7 +590,7 @@ impl Burst {
             prefetch(self.heads[slot].as_ptr());
         }
         self.owned = if count == 0 { 0 } else { u64::MAX >> (BURST_MAX - count) };
-        let freed = if bad == 0 { 0 } else { self.free(bad) };
+        let freed = if bad == 0 { 0 } else { self.set_aside(bad) };
         if SAID && self.stripped != 0 {
             self.forget_priority_tags();
         }
@@ -823,7 +857,7 @@ impl Burst {
     }
 
     /// Ensures that the first segment of each packet has its headers: [`HEADERS`] bytes, or as many as fit
-    /// its buffer. Frees packets with less than [`HEAD`] of their bytes there, and returns their number.
+    /// its buffer. Packets with less than [`HEAD`] of their bytes there are unusable; returns their number.
     #[cold]
     pub(crate) fn gather_headers(&mut self) -> usize {
         let mut headless = 0;
@@ -837,7 +871,7 @@ impl Burst {
                 self.multi &= !(u64::from(mbuf.segments() == 1) << slot);
             }
         }
-        self.free(headless)
+        if headless == 0 { 0 } else { self.set_aside(headless) }
     }
 
     /// Fills a slot's array entries from its packet.
@@ -845,7 +879,7 @@ impl Burst {
     fn admit(&mut self, slot: usize) {
         let mbuf = self.mbufs[slot];
         // SAFETY: the callers own the packet; its data pointer is not null, as it lies in a
-        // buffer. (An unusable packet's head is never read: `received` frees it.)
+        // buffer. (An unusable packet's head is never read: `received` sets it aside.)
         unsafe {
             self.heads[slot] = NonNull::new_unchecked(mbuf.data().cast());
             self.lens[slot] = mbuf.data_len();
@@ -992,6 +1026,20 @@ impl PacketList {
         self.forget_front(1);
         // SAFETY: the packet was ours, and the list has dropped it.
         Some(unsafe { Mbuf::from_raw(first) })
+    }
+
+    /// Returns the bytes of the packet at this place, segment by segment; nothing beyond the last packet.
+    pub fn chunks(&self, place: usize) -> impl Iterator<Item = &[u8]> {
+        let mbuf = self.as_slice().get(place).copied().unwrap_or(RawMbuf::NULL);
+        // SAFETY: a packet of ours, which is borrowed meanwhile, or none.
+        unsafe { mbuf.chunks() }
+    }
+
+    /// Returns the control information of the VLAN tag that the sending device is to insert into the packet at this place.
+    pub fn requested_tag(&self, place: usize) -> Option<u16> {
+        let mbuf = self.as_slice().get(place)?;
+        // SAFETY: a packet of ours.
+        unsafe { mbuf.requested_tag() }
     }
 
     /// Frees the newest packets so that at most `keep` stay; returns the number freed.

@@ -27,10 +27,10 @@ use dpdk_sys as sys;
 use nix::errno::Errno;
 
 use crate::Error;
-use crate::burst::{BURST_MAX, Burst, slots};
+use crate::burst::{BURST_MAX, Burst, PacketList, slots};
 use crate::drivers::event_drivers;
 use crate::eal::{Eal, EalRef};
-use crate::mbuf::{RawMbuf, free_bulk};
+use crate::mbuf::{Mbuf, RawMbuf, free_bulk};
 use crate::port::HOTPLUG;
 use crate::time::{tsc, tsc_hz};
 
@@ -707,6 +707,7 @@ pub struct EventPort {
     forwarded: u64,
     /// The event of each slot of the burst filled last.
     places: [u8; BURST_MAX],
+    lost: Box<PacketList>,
     not_sync: PhantomData<Cell<()>>,
 }
 
@@ -718,7 +719,7 @@ unsafe impl Send for EventPort {}
 pub struct Loaded {
     /// The number that the receiver has given to their source.
     pub source: u16,
-    /// Packets that were freed because no burst can hold them.
+    /// Packets that no burst can hold, see [`Burst::unusable`].
     pub unusable: usize,
 }
 
@@ -734,6 +735,7 @@ impl EventPort {
             loaded: 0,
             forwarded: 0,
             places: [0; BURST_MAX],
+            lost: Box::default(),
             not_sync: PhantomData,
         }
     }
@@ -872,8 +874,8 @@ impl EventPort {
         mask
     }
 
-    /// Moves the packets of all dequeued events to an empty burst, in order; returns how many were freed because no burst
-    /// can hold them.
+    /// Moves the packets of all dequeued events to an empty burst, in order; returns the number of those that no burst can
+    /// hold, see [`Burst::unusable`].
     pub fn take(&mut self, burst: &mut Burst) -> usize {
         let Some(count) = self.fill(burst, self.here) else { return 0 };
         self.here = 0;
@@ -881,7 +883,12 @@ impl EventPort {
         unsafe { burst.received::<false>(count) }
     }
 
-    /// Completes all dequeued events, in their order; returns the number of packets to be forwarded that were freed,
+    /// Returns the packets that [`Self::complete`] lost last. Packets that are not taken are freed later.
+    pub fn lost(&mut self) -> &mut PacketList {
+        &mut self.lost
+    }
+
+    /// Completes all dequeued events, in their order; returns the number of packets to be forwarded that are lost,
     /// because the device did not take them for a second.
     pub fn complete(&mut self) -> usize {
         let count = std::mem::take(&mut self.count);
@@ -891,12 +898,7 @@ impl EventPort {
             events[place] = events[place].released();
         }
         let done = self.enqueue_all(&events[..count]);
-        let mut lost = 0;
-        for event in events[done..count].iter().filter(|event| event.packet != RawMbuf::NULL) {
-            // SAFETY: the device has not taken the packet.
-            unsafe { free_bulk(&mut [event.packet]) };
-            lost += 1;
-        }
+        let lost = if done < count { self.lose(&events[done..count]) } else { 0 };
         let forwarded = self.forwarded.count_ones() as usize - lost;
         self.forwarded = 0;
         if count > 0 {
@@ -905,6 +907,17 @@ impl EventPort {
             self.device.completed[port].add(count);
         }
         lost
+    }
+
+    /// Keeps the packets of events that the device has not taken; returns their number.
+    #[cold]
+    fn lose(&mut self, events: &[Event]) -> usize {
+        self.lost.free_tail(0);
+        for event in events.iter().filter(|event| event.packet != RawMbuf::NULL) {
+            // SAFETY: the device has not taken the packet, so it is this port's. The list has room for all events.
+            let _ = self.lost.push(unsafe { Mbuf::from_raw(event.packet) });
+        }
+        self.lost.len()
     }
 
     /// Frees the packet of a dequeued event that no burst has got.

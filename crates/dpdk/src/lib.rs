@@ -76,7 +76,7 @@ pub use port::{
     OffloadWishes, Offloads, Pause, Port, PortConfig, Stats, data_room, interface_user, is_port,
     kernel_mtu,
 };
-pub use queue::{RxQueue, Sent, TxQueue};
+pub use queue::{RxQueue, Sent, TxQueue, Unsent};
 pub use ring::{Consumer, Producer, Ring};
 pub use shared::{Copied, Shared};
 pub use tap::{Tap, VirtioHeader, interface_exists, interface_index};

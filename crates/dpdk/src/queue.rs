@@ -37,7 +37,17 @@ pub struct TxQueue {
     unusual: u64,
     /// Watch of the ring, if it is an AF_PACKET socket's.
     watch: Option<Watch>,
+    unsent: Box<Unsent>,
     not_sync: PhantomData<Cell<()>>,
+}
+
+/// Packets that a device cannot send.
+#[derive(Debug, Default)]
+pub struct Unsent {
+    /// Those of [`Sent::refused`].
+    pub refused: PacketList,
+    /// Those of [`Sent::too_long`].
+    pub too_long: PacketList,
 }
 
 /// Result of sending a list.
@@ -47,11 +57,11 @@ pub struct Sent {
     pub packets: usize,
     /// Their bytes, at the time when it took them.
     pub bytes: u64,
-    /// Packets that were freed, because the device cannot send them: packets of several segments that it takes
+    /// Packets that the device cannot send, in [`TxQueue::unsent`]: packets of several segments that it takes
     /// only in one, if no buffer of the port's pool is free or large enough, and packets with a request that it
     /// does not support.
     pub refused: usize,
-    /// Packets that were freed because they exceed the kernel interface's current MTU.
+    /// Packets there that exceed the kernel interface's current MTU.
     pub too_long: usize,
 }
 
@@ -62,8 +72,8 @@ impl RxQueue {
     }
 
     /// Receives up to `max` packets (at most 64) into an empty burst and returns their number; 0 if the burst
-    /// is not empty. A packet that a burst cannot hold (shared, or with less than 64 bytes of buffer) is freed
-    /// and counted by [`RxQueue::unusable`].
+    /// is not empty. A packet that a burst cannot hold (shared, or with less than 64 bytes of buffer) is in
+    /// [`Burst::unusable`] and counted by [`RxQueue::unusable`].
     #[inline]
     pub fn receive(&mut self, burst: &mut Burst, max: usize) -> usize {
         let Some(space) = burst.space() else { return 0 };
@@ -97,7 +107,7 @@ impl RxQueue {
         self.says_more
     }
 
-    /// Returns the number of packets freed because no burst could hold them.
+    /// Returns the number of packets that no burst could hold.
     pub fn unusable(&self) -> u64 {
         self.unusable
     }
@@ -136,7 +146,14 @@ impl TxQueue {
         let watch = port.packet_ring(queue).map(|_| Watch::new());
         let place = port.tx_place(queue);
         let unusual = if port.inserts_tags() { REQUESTS } else { REQUESTS | TAG };
-        Self { port, queue, place, unusual, watch, not_sync: PhantomData }
+        let unsent = Box::default();
+        Self { port, queue, place, unusual, watch, unsent, not_sync: PhantomData }
+    }
+
+    /// Returns the packets of the last call of [`TxQueue::send`] that the device cannot send. Packets that are not
+    /// taken are freed later.
+    pub fn unsent(&mut self) -> &mut Unsent {
+        &mut self.unsent
     }
 
     /// Makes the device continue with packets that it has taken and not sent. To be called from time to time,
@@ -224,8 +241,19 @@ impl TxQueue {
     #[cold]
     fn send_unusual(&mut self, list: &mut PacketList, max: usize) -> Sent {
         let longest = self.port.longest();
-        let too_long = list.rework(|packet| (!is_longer(&packet, longest)).then_some(packet));
-        let refused = list.rework(|packet| self.ready(packet));
+        let Unsent { too_long, refused } = &mut *self.unsent;
+        // A list has room for what another one has, once it is empty.
+        too_long.free_tail(0);
+        refused.free_tail(0);
+        list.rework(|packet| match is_longer(&packet, longest) {
+            true => too_long.push(packet).err(),
+            false => Some(packet),
+        });
+        list.rework(|packet| match ready(&self.port, self.place, packet) {
+            Ok(packet) => Some(packet),
+            Err(packet) => refused.push(packet).err(),
+        });
+        let (too_long, refused) = (too_long.len(), refused.len());
         let count = list.len().min(max);
         // SAFETY: the packets are the list's.
         let bytes =
@@ -234,37 +262,37 @@ impl TxQueue {
         Sent { refused, too_long, ..sent }
     }
 
-    /// Prepares a packet for the device; `None` if that is impossible.
-    fn ready(&self, packet: Mbuf) -> Option<Mbuf> {
-        // Drivers that take one segment read the packet's whole length from it.
-        let mut packet = if packet.segments() > 1 && !self.port.supports_multi_segment() {
-            self.port.pool().linear_copy_of(&packet)?
-        } else {
-            packet
-        };
-        if !self.port.inserts_tags() && !packet.fulfil_tag() {
-            return None;
-        }
-        if !packet.has_request() {
-            return Some(packet);
-        }
-        if !packet.fulfil(self.port.tx_offloads()) {
-            return None;
-        }
-        let mut table = [packet.raw()];
-        // SAFETY: the port is started, the queue was set up, and its only owner calls; the packet is ours
-        // before and after the call.
-        let prepared = unsafe {
-            let QueuePlace { device, queue } = self.place;
-            sys::rte_eth_tx_prepare(device, queue, table.as_mut_ptr().cast(), 1)
-        };
-        (prepared == 1).then_some(packet)
-    }
-
     /// Returns the number of the queue in its port.
     pub fn index(&self) -> u16 {
         self.queue
     }
+}
+
+/// Prepares a packet for the device of a queue, whose only owner calls; returns the packet if that is impossible.
+fn ready(port: &OpenPort, place: QueuePlace, packet: Mbuf) -> Result<Mbuf, Mbuf> {
+    // Drivers that take one segment read the packet's whole length from it.
+    let mut packet = if packet.segments() > 1 && !port.supports_multi_segment() {
+        port.pool().linear_copy_of(&packet).ok_or(packet)?
+    } else {
+        packet
+    };
+    if !port.inserts_tags() && !packet.fulfil_tag() {
+        return Err(packet);
+    }
+    if !packet.has_request() {
+        return Ok(packet);
+    }
+    if !packet.fulfil(port.tx_offloads()) {
+        return Err(packet);
+    }
+    let mut table = [packet.raw()];
+    // SAFETY: the port is started, the queue was set up, and its only owner calls; the packet is ours
+    // before and after the call.
+    let prepared = unsafe {
+        let QueuePlace { device, queue } = place;
+        sys::rte_eth_tx_prepare(device, queue, table.as_mut_ptr().cast(), 1)
+    };
+    if prepared == 1 { Ok(packet) } else { Err(packet) }
 }
 
 /// Returns true if a frame has more bytes than `longest`, up to two VLAN tags not counted.

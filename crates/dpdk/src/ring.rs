@@ -227,8 +227,8 @@ impl Consumer {
     }
 
     /// Receives up to `max` packets into an empty burst and returns their number; 0 if the burst is not
-    /// empty. A packet with less than 64 bytes of buffer behind its beginning is freed and counted by
-    /// [`Consumer::unusable`].
+    /// empty. A packet with less than 64 bytes of buffer behind its beginning is in [`Burst::unusable`] and counted
+    /// by [`Consumer::unusable`].
     #[inline]
     pub fn receive(&mut self, burst: &mut Burst, max: usize) -> usize {
         let Some(space) = burst.space() else { return 0 };
@@ -274,7 +274,7 @@ impl Consumer {
         self.ring.listening.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the number of packets that [`Consumer::receive`] freed because no burst could hold them.
+    /// Returns the number of packets that no burst could hold, see [`Consumer::receive`].
     pub fn unusable(&self) -> u64 {
         self.unusable
     }
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_too_near_its_buffer_s_end_is_freed_and_counted() {
+    fn a_packet_too_near_its_buffer_s_end_is_set_aside_and_counted() {
         let pool = testing::pool(3);
         let (mut producer, mut consumer) = Ring::spsc(testing::eal(), "r", 4).unwrap();
         for cut in [2048 - 64, 2048 - 63] {
@@ -379,6 +379,9 @@ mod tests {
         let mut burst = Burst::new();
         assert_eq!(consumer.receive(&mut burst, 64), 1);
         assert_eq!((burst.owned(), burst.lens()[0], consumer.unusable()), (1, 64, 1));
+        let unusable = burst.unusable().unwrap();
+        assert_eq!((unusable.len(), unusable.chunks(0).map(<[u8]>::len).sum()), (1, 63));
+        assert_eq!(unusable.free_tail(0), 1);
         assert_eq!(pool.in_use(), 1);
     }
 

@@ -111,6 +111,11 @@ impl Shared {
         Self { packet }
     }
 
+    /// Returns the shared bytes, segment by segment.
+    pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
+        self.packet.chunks()
+    }
+
     /// Creates a packet of two or more buffers: `header`, and a reference to the shared bytes. `None`
     /// when the pool has not enough buffers, or none that holds the header.
     pub fn refer(&self, header: &[u8], pool: &Mempool) -> Option<Mbuf> {

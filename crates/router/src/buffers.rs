@@ -364,12 +364,15 @@ impl Buffers {
         self.for_length(bytes.len()).copy_of(bytes)
     }
 
-    /// The packet in one buffer; `None` when there is none left, or none so large.
-    pub fn in_one(&self, packet: Mbuf) -> Option<Mbuf> {
+    /// The packet in one buffer.
+    ///
+    /// # Errors
+    /// Returns the packet when there is no buffer left, or none so large.
+    pub fn in_one(&self, packet: Mbuf) -> Result<Mbuf, Mbuf> {
         if packet.segments() == 1 {
-            return Some(packet);
+            return Ok(packet);
         }
-        self.for_length(packet.len()).linear_copy_of(&packet)
+        self.for_length(packet.len()).linear_copy_of(&packet).ok_or(packet)
     }
 
     fn for_length(&self, length: usize) -> &Mempool {

@@ -406,11 +406,11 @@ impl HostInterface {
         }
     }
 
-    /// Gives the kernel a frame, at once or with others by [`Self::flush`]. `done` is called with the number of frames
-    /// and their result.
-    pub fn give(&mut self, packet: Mbuf, done: &mut impl FnMut(u64, Result<(), DropReason>)) {
+    /// Gives the kernel a frame, at once or with others by [`Self::flush`]. `done` is called with frames and
+    /// their result.
+    pub fn give(&mut self, packet: Mbuf, done: &mut impl FnMut(&[Mbuf], Result<(), DropReason>)) {
         let Self { device, counters, up, .. } = self;
-        let mut write = |batch: Batch<'_>| done(batch.frames, write(&**device, counters, &batch));
+        let mut write = |batch: Batch<'_>| done(batch.packets, write(&**device, counters, &batch));
         if self.segmentation == Segmentation::On {
             up.give(packet, &mut write);
         } else {
@@ -419,9 +419,9 @@ impl HostInterface {
     }
 
     /// Gives the kernel what was collected.
-    pub fn flush(&mut self, done: &mut impl FnMut(u64, Result<(), DropReason>)) {
+    pub fn flush(&mut self, done: &mut impl FnMut(&[Mbuf], Result<(), DropReason>)) {
         let Self { device, counters, up, .. } = self;
-        up.flush(&mut |batch| done(batch.frames, write(&**device, counters, &batch)));
+        up.flush(&mut |batch| done(batch.packets, write(&**device, counters, &batch)));
     }
 
     /// Leaves this to the device of the port from the next frame on.
@@ -443,12 +443,15 @@ impl HostInterface {
     /// needed; `None` if there is none now, or there are too few packets.
     ///
     /// # Errors
-    /// The reason to drop it.
+    /// The reason to drop it; the packet has its first bytes.
     pub fn take(&mut self, packet: &mut Mbuf, pool: &Mempool) -> Option<Result<(), DropReason>> {
         if self.down.is_empty()
             && let Err(reason) = self.read(pool.data_room().into())?
         {
             self.counters.down.packets.add(1);
+            let frame = self.down.frame();
+            // As much of it as the packet has room for.
+            let _ = packet.extend(&frame[..frame.len().min(pool.data_room().into())]);
             return Some(Err(reason));
         }
         let made = self.down.next(packet, pool)?;
@@ -521,12 +524,12 @@ fn write(
 ) -> Result<(), DropReason> {
     match device.write(batch.parts) {
         Ok(()) => {
-            counters.up.packets.add(batch.frames);
+            counters.up.packets.add(batch.packets.len() as u64);
             counters.up.bytes.add(batch.bytes);
             Ok(())
         }
         Err(error) => {
-            counters.refused.add(batch.frames);
+            counters.refused.add(batch.packets.len() as u64);
             Err(refusal(&error))
         }
     }

@@ -249,7 +249,8 @@ impl Ledger {
             }
         }
         for slow in &self.slow.counters {
-            drops.add_origin(DropOrigin::SlowPath, &slow.drops);
+            let origin = DropOrigin::SlowPath;
+            drops.add_origin(origin, slow.drops.of(origin));
         }
         drops
     }

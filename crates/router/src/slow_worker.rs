@@ -39,9 +39,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use dataplane::drop_watch::Dropped;
 use dataplane::interface::InterfaceId;
 use dataplane::quarantine::{Quarantine, guard};
-use dataplane::reason::{DropReason, Punt, PuntClass};
+use dataplane::reason::{DropOrigin, DropReason, Punt, PuntClass};
 use dataplane::steps::RedirectGates;
 use dpdk::Mbuf;
 use outbox::{Handoff, take_crash_frames};
@@ -269,7 +270,10 @@ impl SlowWorker {
     #[cold]
     fn put_aside(&self, port: Option<InterfaceId>, message: &str) {
         let frames = take_crash_frames();
-        self.outbox.counters.drops.add(DropReason::Quarantined, frames.len() as u64);
+        let (why, from) = (DropReason::Quarantined, port.unwrap_or(InterfaceId::FIRST));
+        let drop = Dropped::received(DropOrigin::SlowPath, why, from);
+        let drops = &self.outbox.counters.drops;
+        frames.iter().for_each(|frame| drops.lose(&drop, || std::iter::once(&frame[..])));
         if frames.is_empty() {
             // No packet's fault, but it must be heard of.
             self.quarantine.put(port, message, &[]);
@@ -305,8 +309,9 @@ impl SlowWorker {
 
     fn packet(&mut self, packet: Mbuf, now: Duration) {
         // The engine reads packets in one piece.
-        let Some(packet) = self.outbox.buffers.in_one(packet) else {
-            return self.outbox.counters.drops.add(DropReason::MultiSegment, 1);
+        let packet = match self.outbox.buffers.in_one(packet) {
+            Ok(packet) => packet,
+            Err(packet) => return self.outbox.counters.discard(packet, DropReason::MultiSegment),
         };
         match Punt::from_tag(packet.tag()) {
             Some(punt) => {
@@ -316,7 +321,7 @@ impl SlowWorker {
                 });
             }
             // Only forwarders fill these rings, and they tag what they put in.
-            None => self.outbox.counters.drops.add(DropReason::StepLost, 1),
+            None => self.outbox.counters.discard(packet, DropReason::StepLost),
         }
     }
 
@@ -325,14 +330,14 @@ impl SlowWorker {
     pub fn shut_down(&mut self) {
         let counters = self.outbox.counters.clone();
         for &class in PuntClass::ALL {
-            while self.turns.pop(class).is_some() {
+            while let Some(packet) = self.turns.pop(class) {
                 counters.taken[class.index()].add(1);
-                counters.drops.add(DropReason::Shutdown, 1);
+                counters.discard(packet, DropReason::Shutdown);
             }
         }
         while let Some(handoff) = self.outbox.handoff_queue.take() {
             counters.handoffs_taken.add(handoff.packets());
-            counters.drops.add(DropReason::Shutdown, handoff.packets());
+            counters.drop_handoff(handoff, DropReason::Shutdown);
         }
         self.engine.shutdown(&mut self.outbox);
         counters.held.set(0);

@@ -62,6 +62,8 @@ enum Command {
     Router(RouterCommand),
     /// Copy packets of a running router into a pcapng file or a pipe, with the reason for which they were dropped
     Capture(commands::capture::CaptureArgs),
+    /// Answer Wireshark, which starts this as an extcap program: interfaces of a running router, and their packets
+    Extcap(commands::extcap::ExtcapArgs),
     /// Make a request to the API of a running router over HTTP, or print it for curl
     Api(commands::api::ApiArgs),
     /// Show the load, rates, drops, flows and routes of a running router, live
@@ -192,6 +194,7 @@ fn execute(command: Command, program: &Program) -> Result<ExitCode> {
         Command::Unbind(args) => print(&commands::bind::unbind(&args)?),
         Command::Router(command) => return ask(&command),
         Command::Capture(args) => commands::capture::run(&args),
+        Command::Extcap(args) => commands::extcap::run(&args),
         Command::Api(args) => match commands::api::run(&args) {
             Err(error) if commands::is_broken_pipe(&error) => Ok(()),
             other => other,

@@ -71,6 +71,17 @@ pub const fn tag_bytes(ethertype: u16, control: u16) -> [u8; TAG_LEN] {
     [a, b, c, d]
 }
 
+/// Iterates over the parts of a frame, the first of which has both addresses, with the bytes of a tag behind them; without
+/// one over the parts as they are.
+pub fn with_tag<'a, 'b: 'a>(
+    tag: &'a [u8],
+    mut parts: impl Iterator<Item = &'b [u8]>,
+) -> impl Iterator<Item = &'a [u8]> {
+    let first = parts.next().unwrap_or_default();
+    let (addresses, first) = first.split_at(first.len().min(ADDRESSES_LEN));
+    [addresses, tag, first].into_iter().chain(parts.map(|part| -> &'a [u8] { part }))
+}
+
 /// The most tags that [`payload`] skips: an 802.1ad service tag and an 802.1Q one.
 const TAGS_MAX: usize = 2;
 

@@ -4,6 +4,8 @@
 //! A filter's default does not apply: a frame that no such rule matches passes as without a filter.
 
 use wire::MacAddr;
+use wire::ethernet::EthernetHeader;
+use zerocopy::FromBytes;
 
 use super::police::{Colour, SourceKey};
 use super::{Counted, FILTER_IN, FilterTable, FilterTables, Hits, Judgement, count_all, judgement};
@@ -57,6 +59,19 @@ impl FilterTable {
     /// Returns true if a rule matches this slot's frame, which is no IP packet.
     pub(crate) fn has_rule_for_frame(&self, batch: &Batch, slot: usize) -> bool {
         self.frame_rule(&Frame::of(batch, slot)).is_some()
+    }
+
+    /// Returns true if a rule matches an untagged frame outside a batch, which is no IP packet.
+    pub(crate) fn has_rule_for(&self, frame: &[u8], interface: u16) -> bool {
+        let Ok((head, _)) = EthernetHeader::ref_from_prefix(frame) else { return false };
+        let frame = Frame {
+            ethertype: head.ethertype.get(),
+            to: head.destination,
+            from: head.source,
+            priority: 0,
+            interface,
+        };
+        self.frame_rule(&frame).is_some()
     }
 
     /// Returns the first rule that matches a frame.

@@ -234,6 +234,14 @@ fn ip4_checksum(header: &Ipv4Header, options: &[u8]) -> u16 {
 }
 
 /// Makes a step of the catalogue with these arguments, for ports of these names.
+/// Releases the packets that a step holds; returns their number.
+#[cfg(test)]
+fn released(step: &mut dyn crate::graph::Step) -> usize {
+    let mut count = 0;
+    step.release(&mut |_| count += 1);
+    count
+}
+
 #[cfg(test)]
 fn make(kind: &str, args: &[(&str, crate::params::Given)]) -> Box<dyn crate::graph::Step> {
     make_with(&crate::testing::TestTables::every_kind(), kind, args)

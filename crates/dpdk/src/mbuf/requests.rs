@@ -180,12 +180,17 @@ impl Mbuf {
         }
     }
 
+    /// Returns the control information of the VLAN tag that the sending device is to insert.
+    pub fn requested_tag(&self) -> Option<u16> {
+        // SAFETY: the packet is ours.
+        unsafe { self.raw().requested_tag() }
+    }
+
     /// Inserts the tag that was left to a device; returns false without room for it.
     pub(crate) fn fulfil_tag(&mut self) -> bool {
         let raw = self.raw();
+        let Some(control) = self.requested_tag() else { return true };
         // SAFETY: the packet is ours.
-        let Some(control) = (unsafe { raw.requested_tag() }) else { return true };
-        // SAFETY: as above.
         unsafe { raw.set_flags(raw.flags() & !TAG) };
         self.insert_tag(customer_tag(control))
     }

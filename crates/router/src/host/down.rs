@@ -103,7 +103,8 @@ impl Down {
         Ok(result)
     }
 
-    fn frame(&self) -> &[u8] {
+    /// Returns the frame that was read last.
+    pub fn frame(&self) -> &[u8] {
         &self.buffer[..self.length]
     }
 

@@ -6,6 +6,7 @@
 //! them.
 
 use std::io::IoSlice;
+use std::slice;
 
 use dpdk::Mbuf;
 use wire::offload::coalesce::{Run, TcpFrame};
@@ -23,7 +24,7 @@ pub struct Batch<'a> {
     /// The virtio header and the frame's bytes.
     pub parts: &'a [IoSlice<'a>],
     /// Frames of the wire in it.
-    pub frames: u64,
+    pub packets: &'a [Mbuf],
     /// Bytes that these frames had.
     pub bytes: u64,
 }
@@ -99,7 +100,7 @@ impl Up {
 pub fn write_one(packet: &Mbuf, write: &mut impl FnMut(Batch<'_>)) {
     let header = [0; NET_HEADER_LEN];
     let parts = [header.as_slice()].into_iter().chain(packet.chunks());
-    write_parts(parts, 1, packet.len(), write);
+    write_parts(parts, slice::from_ref(packet), packet.len(), write);
 }
 
 /// Writes the frames of a run as one.
@@ -110,12 +111,12 @@ fn write_run(run: &Run, frames: &[Mbuf], write: &mut impl FnMut(Batch<'_>)) {
     let data = frames.iter().map(|frame| &frame.data()[headers.len()..]);
     let bytes = frames.iter().map(Mbuf::len).sum();
     let parts = [header.as_bytes(), headers].into_iter().chain(data);
-    write_parts(parts, frames.len(), bytes, write);
+    write_parts(parts, frames, bytes, write);
 }
 
 fn write_parts<'a>(
     parts: impl Iterator<Item = &'a [u8]>,
-    frames: usize,
+    packets: &'a [Mbuf],
     bytes: usize,
     write: &mut impl FnMut(Batch<'_>),
 ) {
@@ -125,5 +126,5 @@ fn write_parts<'a>(
         *slice = IoSlice::new(part);
         used += 1;
     }
-    write(Batch { parts: &slices[..used], frames: frames as u64, bytes: bytes as u64 });
+    write(Batch { parts: &slices[..used], packets, bytes: bytes as u64 });
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use anyhow::{Context, Error, Result, bail, ensure};
 use api::capture::{CaptureRequest, SNAP, SNAP_MAX};
 use dataplane::capture::{Capture, What};
-use dataplane::graph::Target;
 use dataplane::reason::DropReason;
 use dataplane::words::suggestion;
 use tokio::sync::oneshot;
@@ -41,6 +40,7 @@ impl Owner {
         self.forwarding.observers.captures.push(capturing);
         if let Err(error) = self.exchange_watches(None).await {
             self.forget_capture(&capture);
+            self.watch_drops();
             return Err(error);
         }
         Ok(begun)
@@ -89,7 +89,7 @@ impl Owner {
             (None, None, false) => What::Wire,
             (Some(step), None, false) => What::Step(self.step_named(step)?),
             (None, Some(reason), false) if reason.is_empty() => What::Dropped(None),
-            (None, Some(reason), false) => What::Dropped(Some(self.reason_named(reason)?)),
+            (None, Some(reason), false) => What::Dropped(Some(reason_named(reason)?)),
             (None, None, true) => What::Punted,
             _ => bail!("at, dropped and punted: choose one of them"),
         };
@@ -104,19 +104,13 @@ impl Owner {
         ensure!(is_known, "step \"{wanted}\": unknown{}", suggestion(wanted, "steps", &known));
         Ok(wanted.to_owned())
     }
+}
 
-    /// The reason of this name for which a step drops packets.
-    fn reason_named(&self, wanted: &str) -> Result<DropReason> {
-        let found = DropReason::ALL.iter().copied().find(|reason| reason.name() == wanted);
-        let reason = found.with_context(|| {
-            let known = suggestion(wanted, "reasons", DropReason::NAMES);
-            format!("reason \"{wanted}\": unknown{known}")
-        })?;
-        let edges = self.forwarding.ledger.shape.steps.iter().flat_map(|step| &step.outputs);
-        ensure!(
-            edges.clone().any(|(_, target)| *target == Target::Drop(reason)),
-            "reason \"{wanted}\": no step of the graph drops for it; see punted, which has those that the slow path drops among others"
-        );
-        Ok(reason)
-    }
+/// The reason of this name.
+fn reason_named(wanted: &str) -> Result<DropReason> {
+    let found = DropReason::ALL.iter().copied().find(|reason| reason.name() == wanted);
+    found.with_context(|| {
+        let known = suggestion(wanted, "reasons", DropReason::NAMES);
+        format!("reason \"{wanted}\": unknown{known}")
+    })
 }

@@ -6,15 +6,16 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use dataplane::capture::{Capture, CaptureWatch};
+use dataplane::capture::{Capture, CaptureWatch, DropCapture};
+use dataplane::drop_watch::DropObserver;
 use dataplane::exchange::Replacement;
 use dataplane::filters::FilterTable;
 use dataplane::watch::{Made, Watch, Watching};
 
 use super::super::server::Course;
 use super::super::wiring::Wiring;
-use super::Owner;
 use super::trace::Tracing;
+use super::{Forwarding, Owner};
 
 /// A filter whose first rule selects packets; `None`: all are.
 pub(super) type Selecting = Option<Arc<FilterTable>>;
@@ -45,6 +46,14 @@ impl Observers {
         trace.into_iter().chain(self.captures.iter().map(capture)).collect()
     }
 
+    /// The observers of a unit's drops outside the graph.
+    fn of_drops(&self) -> Vec<Box<dyn DropObserver>> {
+        let of_drops = |of: &Capturing| -> Option<Box<dyn DropObserver>> {
+            Some(Box::new(DropCapture::new(of.capture.clone(), of.selecting.clone())?))
+        };
+        self.captures.iter().filter_map(of_drops).collect()
+    }
+
     fn is_none(&self) -> bool {
         self.trace.is_none() && self.captures.is_empty()
     }
@@ -61,12 +70,14 @@ impl Owner {
         Ok(Some(Arc::new(table.map_err(anyhow::Error::msg)?)))
     }
 
-    /// Gives forwarders the watches of the observers, and the first one a packet made by hand, which comes back.
+    /// Gives forwarders the watches of the observers, and the first one a packet made by hand, which comes back. Forwarders
+    /// and slow path workers show their drops to the observers.
     ///
     /// # Errors
     /// A forwarder does not take them; all have the former ones.
     pub(super) async fn exchange_watches(&mut self, made: Option<Made>) -> Result<Option<Made>> {
         let mut made = made;
+        self.watch_drops();
         let observers = &self.forwarding.observers;
         let replacement = |forwarder| {
             let watching = Watching { watches: observers.watches(forwarder), made: made.take() };
@@ -76,6 +87,14 @@ impl Owner {
         let exchange = async |wiring: &mut Wiring| wiring.exchanges.exchange(replacements).await;
         let old = self.with_wiring(exchange).await?;
         Ok(old.into_iter().find_map(|old| old.watching?.made))
+    }
+
+    /// Has all units show their drops outside the graph to the observers.
+    pub(super) fn watch_drops(&self) {
+        let Forwarding { observers, ledger, .. } = &self.forwarding;
+        let forwarders = ledger.forwarders.iter().map(|view| &view.counters.drops);
+        let workers = ledger.slow.counters.iter().map(|counters| &counters.drops);
+        forwarders.chain(workers).for_each(|drops| drops.watch.set(observers.of_drops()));
     }
 
     /// Gives forwarders their watches after an observer has ended, or after a change of forwarders.

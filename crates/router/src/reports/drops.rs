@@ -73,6 +73,10 @@ impl DropTally {
 
 #[cfg(test)]
 mod tests {
+    use dataplane::counters::DropsByOrigin;
+    use dataplane::drop_watch::Dropped;
+    use dataplane::interface::InterfaceId;
+
     use super::*;
 
     #[test]
@@ -80,9 +84,10 @@ mod tests {
         let mut tally = DropTally::default();
         tally.add("inward", DropReason::Filtered, 3);
         tally.add("outward", DropReason::Filtered, 0);
-        let router_filter = Drops::default();
-        router_filter.add(DropReason::Filtered, 5);
-        tally.add_origin(DropOrigin::ToRouter, &router_filter);
+        let (router_filter, origin) = (DropsByOrigin::default(), DropOrigin::ToRouter);
+        let drop = Dropped::received(origin, DropReason::Filtered, InterfaceId::FIRST);
+        (0..5).for_each(|_| router_filter.lose(&drop, std::iter::empty));
+        tally.add_origin(origin, router_filter.of(origin));
         let one = |packets| [("filtered".to_owned(), packets)].into();
         let by_step = [("inward", one(3)), ("outward", one(0)), ("to-router", one(5))];
         assert_eq!(tally.by_step(), by_step.map(|(step, drops)| (step.to_owned(), drops)).into());

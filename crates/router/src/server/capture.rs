@@ -168,6 +168,7 @@ pub fn packet(record: &Record, course: &Course, clock: &Clock) -> Packet {
         event: event.to_owned(),
         reason: reason.map(str::to_owned),
         step: record.step().to_owned(),
+        is_outbound: record.is_outbound,
         length: record.length,
         frame: record.frame.to_vec(),
     }

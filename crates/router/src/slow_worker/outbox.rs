@@ -10,14 +10,15 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dataplane::class::ByClass;
-use dataplane::counters::{Counter, Drops};
+use dataplane::counters::{Counter, DropsByOrigin};
+use dataplane::drop_watch::Dropped;
 use dataplane::filters::{Gate, Judgement};
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::multicast::Replication;
 use dataplane::next_hop::NextHop;
 use dataplane::port::MAX_PORTS;
 use dataplane::punts::owner;
-use dataplane::reason::{DropReason, Punt};
+use dataplane::reason::{DropOrigin, DropReason, Punt};
 use dataplane::tables::Tables;
 use dataplane::vlan::Tagger;
 use dpdk::{Cause, Doorbell, Mbuf, Producer};
@@ -57,18 +58,38 @@ pub struct SlowCounters {
     pub from_host: Counter,
     /// Packets given to forwarders to be sent: made here, forwarded from here, or the kernel's.
     pub injected: Counter,
-    /// Drops by reason.
-    pub drops: Drops,
+    /// Drops, all of the slow path.
+    pub drops: DropsByOrigin,
     /// Packets that wait for a neighbour now.
     pub held: Counter,
 }
 
 impl SlowCounters {
-    /// Counts packets that were given to the kernel.
-    fn delivered(&self, packets: u64, result: Result<(), DropReason>) {
-        match result {
-            Ok(()) => self.to_host.add(packets),
-            Err(reason) => self.drops.add(reason, packets),
+    /// Counts packets that were given to the kernel by an interface, or are dropped.
+    fn delivered(&self, packets: &[Mbuf], to: InterfaceId, result: Result<(), DropReason>) {
+        let Err(reason) = result else { return self.to_host.add(packets.len() as u64) };
+        let drop = Dropped::received(DropOrigin::SlowPath, reason, to);
+        packets.iter().for_each(|packet| self.drops.lose(&drop, || packet.chunks()));
+    }
+
+    /// Drops a packet that a forwarder has punted.
+    pub fn discard(&self, packet: Mbuf, reason: DropReason) {
+        let punt = Punt::from_tag(packet.tag());
+        let from = punt.map_or(InterfaceId::FIRST, |punt| punt.interface);
+        self.drops.free(&Dropped::received(DropOrigin::SlowPath, reason, from), packet);
+    }
+
+    /// Drops a packet that was to leave by an interface.
+    fn drop_sent(&self, packet: Mbuf, to: InterfaceId, reason: DropReason) {
+        self.drops.free(&Dropped::sent(DropOrigin::SlowPath, reason, to), packet);
+    }
+
+    /// Drops a message to another worker. A frame of the router's own is discarded uncounted.
+    pub fn drop_handoff(&self, handoff: Handoff, reason: DropReason) {
+        if let Waiting::Received { packet, from } = handoff.waiting
+            && let Some(packet) = packet.into_packet()
+        {
+            self.drops.free(&Dropped::received(DropOrigin::SlowPath, reason, from), packet);
         }
     }
 }
@@ -219,6 +240,9 @@ impl Packet for Frame {
     }
 }
 
+/// A packet that is not sent, and the reason.
+type Refused = (Mbuf, DropReason);
+
 /// The ways to the forwarders that send.
 struct Exits<'a> {
     tagger: &'a Tagger,
@@ -228,12 +252,15 @@ struct Exits<'a> {
 
 impl Exits<'_> {
     /// Hands a packet, with the tags of its interface, to the sender of the interface's port.
-    fn send(&mut self, to: InterfaceId, mut packet: Mbuf) -> Result<(), DropReason> {
-        let port = self.tagger.tag(to, &mut packet).ok_or(DropReason::PortDown)?;
+    fn send(&mut self, to: InterfaceId, mut packet: Mbuf) -> Result<(), Refused> {
+        let Some(port) = self.tagger.tag(to, &mut packet) else {
+            return Err((packet, DropReason::PortDown));
+        };
         let sender = self.senders[port.index()];
         let ring = sender.and_then(|sender| self.injectors.get_mut(sender));
         packet.set_tag(port.index() as u64);
-        ring.ok_or(DropReason::PortDown)?.push(packet).map_err(|_| DropReason::InjectFull)
+        let Some(ring) = ring else { return Err((packet, DropReason::PortDown)) };
+        ring.push(packet).map_err(|packet| (packet, DropReason::InjectFull))
     }
 }
 
@@ -243,7 +270,7 @@ impl Outbox {
         let Self { tagger, senders, injectors, .. } = self;
         match (Exits { tagger, senders, injectors }).send(to, packet) {
             Ok(()) => self.counters.injected.add(1),
-            Err(reason) => self.counters.drops.add(reason, 1),
+            Err((packet, reason)) => self.counters.drop_sent(packet, to, reason),
         }
     }
 }
@@ -312,6 +339,10 @@ impl Outbox {
                 let Some(made) = link.interface.take(&mut packet, pool) else { break };
                 found += 1;
                 self.counters.from_host.add(1);
+                if let Err(reason) = made {
+                    self.counters.drop_sent(packet, port, reason);
+                    continue;
+                }
                 let (from, frame) = as_of_vlan(exits.tagger, port, packet.data(), untagged);
                 self.gate.own(frame, from, now);
                 if let Some(now) = learns {
@@ -319,14 +350,16 @@ impl Outbox {
                     self.learner.look(frame, (from, carrier), &self.tables.own, now);
                 }
                 let is_isolated = link.interface.is_isolated();
-                let sent = made.and_then(|()| match &mut link.priority {
-                    _ if is_isolated => Err(DropReason::LoopbackSent),
-                    Some(ring) => ring.push(packet).map_err(|_| DropReason::InjectFull),
+                let sent = match &mut link.priority {
+                    _ if is_isolated => Err((packet, DropReason::LoopbackSent)),
+                    Some(ring) => {
+                        ring.push(packet).map_err(|packet| (packet, DropReason::InjectFull))
+                    }
                     None => exits.send(port, packet),
-                });
+                };
                 match sent {
                     Ok(()) => self.counters.injected.add(1),
-                    Err(reason) => self.counters.drops.add(reason, 1),
+                    Err((packet, reason)) => self.counters.drop_sent(packet, port, reason),
                 }
             }
         }
@@ -336,8 +369,8 @@ impl Outbox {
     /// Gives the kernel what the host interfaces have collected for it.
     pub fn flush_hosts(&mut self) {
         let Self { hosts, counters, .. } = self;
-        for link in hosts.values_mut() {
-            link.interface.flush(&mut |frames, result| counters.delivered(frames, result));
+        for (&to, link) in hosts {
+            link.interface.flush(&mut |packets, result| counters.delivered(packets, to, result));
         }
     }
 
@@ -400,16 +433,18 @@ impl Output<Frame> for Outbox {
 
     fn deliver(&mut self, port: InterfaceId, packet: Frame) {
         let Self { hosts, counters, .. } = self;
+        let Some(packet) = packet.into_packet() else { return };
         let Some(link) = hosts.get_mut(&port) else {
-            return counters.drops.add(DropReason::NotLocal, 1);
+            return counters.discard(packet, DropReason::NotLocal);
         };
-        if let Some(packet) = packet.into_packet() {
-            link.interface.give(packet, &mut |frames, result| counters.delivered(frames, result));
-        }
+        let mut done = |packets: &[Mbuf], result| counters.delivered(packets, port, result);
+        link.interface.give(packet, &mut done);
     }
 
-    fn drop(&mut self, _: Frame, reason: DropReason) {
-        self.counters.drops.add(reason, 1);
+    fn drop(&mut self, packet: Frame, reason: DropReason) {
+        if let Some(packet) = packet.into_packet() {
+            self.counters.discard(packet, reason);
+        }
     }
 
     fn hand_over(&mut self, port: InterfaceId, address: IpAddr, waiting: Waiting<Frame>) {
@@ -417,7 +452,7 @@ impl Output<Frame> for Outbox {
         let packets = handoff.packets();
         match self.handoff_queue.send(handoff) {
             Ok(()) => self.counters.handoffs_sent.add(packets),
-            Err(_) => self.counters.drops.add(DropReason::HandoverFull, packets),
+            Err(handoff) => self.counters.drop_handoff(handoff, DropReason::HandoverFull),
         }
     }
 

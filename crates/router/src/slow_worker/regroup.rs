@@ -184,9 +184,9 @@ pub fn regroup(
 fn pass_on(former: &Outbox, to: &Outbox) {
     while let Some(handoff) = former.handoff_queue.take() {
         let packets = handoff.packets();
-        if to.handoff_queue.send(handoff).is_err() {
+        if let Err(handoff) = to.handoff_queue.send(handoff) {
             to.counters.handoffs_taken.add(packets);
-            to.counters.drops.add(DropReason::HandoverFull, packets);
+            to.counters.drop_handoff(handoff, DropReason::HandoverFull);
         }
     }
 }

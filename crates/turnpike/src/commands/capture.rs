@@ -24,8 +24,8 @@ const BLOCK: u64 = 96;
 /// The packets, and the place for them.
 #[derive(Debug, Args)]
 pub struct CaptureArgs {
-    /// at STEP: packets that enter the step; dropped [REASON]: those that steps drop; punted: those that steps give to
-    /// the slow path; without: packets as received, and as the graph sends them. And a rule of filters that selects
+    /// at STEP: packets that enter the step; dropped [REASON|any]: those that the router drops; punted: those that steps
+    /// give to the slow path; without: packets as received, and as the graph sends them. And a rule of filters that selects
     /// among them, as proto=udp to_port=53 from=10.0.0.0/8
     #[arg(value_name = "WHICH")]
     which: Vec<String>,
@@ -62,12 +62,24 @@ pub fn run(args: &CaptureArgs) -> Result<()> {
     // Before the capture begins, so that no Ctrl-C ends this process without writing what was captured. A failure means
     // that the router has closed the connection.
     ctrlc::set_handler(move || _ = end.shutdown(Shutdown::Write))?;
+    write_all(connection, request, args.count, || Files::open(args))
+}
+
+/// Captures on a connection into files, which are opened when the capture has begun, until its other direction is closed,
+/// the count, or the end of a pipe's reader.
+pub(super) fn write_all(
+    connection: UnixStream,
+    request: CaptureRequest,
+    count: Option<u64>,
+    open: impl FnOnce() -> Result<Files>,
+) -> Result<()> {
     let mut lines = client::capture(connection, request)?;
     if let Line::Error(reason) = read(&mut lines)?.context("the router closed the connection")? {
         bail!("{reason}");
     }
-    let mut files = Files::open(args)?;
-    let written = follow(&mut lines, &mut files, args.count);
+    let mut files = open()?;
+    files.flush()?;
+    let written = follow(&mut lines, &mut files, count);
     let totals = match written {
         Err(error) if super::is_broken_pipe(&error) => return Ok(()),
         other => other?,
@@ -91,10 +103,13 @@ fn request(args: &CaptureArgs) -> Result<CaptureRequest> {
     match words[..] {
         [] => {}
         ["at", step] => request.at = Some(step.to_owned()),
-        ["dropped"] => request.dropped = Some(String::new()),
+        ["dropped"] | ["dropped", "any"] => request.dropped = Some(String::new()),
         ["dropped", reason] => request.dropped = Some(reason.to_owned()),
         ["punted"] => request.punted = true,
-        _ => bail!("{}: expected at STEP, dropped, dropped REASON or punted", words.join(" ")),
+        _ => bail!(
+            "{}: expected at STEP, dropped, dropped REASON, dropped any or punted",
+            words.join(" ")
+        ),
     }
     Ok(request)
 }
@@ -130,7 +145,7 @@ fn follow(
 }
 
 /// The next line; `None` at the end.
-fn read(lines: &mut impl BufRead) -> Result<Option<Line>> {
+pub(super) fn read(lines: &mut impl BufRead) -> Result<Option<Line>> {
     let mut line = String::new();
     if lines.read_line(&mut line).context("the router closed the connection")? == 0 {
         return Ok(None);
@@ -139,7 +154,7 @@ fn read(lines: &mut impl BufRead) -> Result<Option<Line>> {
 }
 
 /// The file that is written, and those before.
-struct Files {
+pub(super) struct Files {
     path: PathBuf,
     rotate: Option<u64>,
     keep: Option<u64>,
@@ -153,11 +168,17 @@ struct Files {
 
 impl Files {
     fn open(args: &CaptureArgs) -> Result<Self> {
+        let files = Self::over(&args.write, destination(&args.write)?)?;
+        Ok(Self { rotate: args.rotate.map(|mib| mib << 20), keep: args.files, ..files })
+    }
+
+    /// One file, which is a pipe.
+    pub(super) fn over(path: &Path, pipe: Box<dyn Write>) -> Result<Self> {
         Ok(Self {
-            pcap: writer(&args.write)?,
-            path: args.write.clone(),
-            rotate: args.rotate.map(|mib| mib << 20),
-            keep: args.files,
+            pcap: writer(path, pipe)?,
+            path: path.to_owned(),
+            rotate: None,
+            keep: None,
             number: 1,
             bytes: 0,
             packets: 0,
@@ -177,7 +198,8 @@ impl Files {
     fn next(&mut self) -> Result<()> {
         self.flush()?;
         self.number += 1;
-        self.pcap = writer(&numbered(&self.path, self.number))?;
+        let path = numbered(&self.path, self.number);
+        self.pcap = writer(&path, destination(&path)?)?;
         self.bytes = 0;
         if let Some(gone) =
             self.keep.and_then(|keep| self.number.checked_sub(keep)).filter(|n| *n > 0)
@@ -210,13 +232,17 @@ fn numbered(path: &Path, number: u64) -> PathBuf {
 }
 
 /// Opens a file; a link that somebody may have put in its place is not followed.
-fn writer(path: &Path) -> Result<Writer<BufWriter<Box<dyn Write>>>> {
-    let to: Box<dyn Write> = match path == Path::new("-") {
-        true => Box::new(io::stdout()),
-        false => Box::new(open(path).with_context(|| {
-            format!("file {}: cannot be written; a link is not followed", path.display())
-        })?),
-    };
+fn destination(path: &Path) -> Result<Box<dyn Write>> {
+    if path == Path::new("-") {
+        return Ok(Box::new(io::stdout()));
+    }
+    let file = open(path).with_context(|| {
+        format!("file {}: cannot be written; a link is not followed", path.display())
+    })?;
+    Ok(Box::new(file))
+}
+
+fn writer(path: &Path, to: Box<dyn Write>) -> Result<Writer<BufWriter<Box<dyn Write>>>> {
     Writer::new(BufWriter::new(to)).with_context(|| path.display().to_string())
 }
 
@@ -241,7 +267,7 @@ mod tests {
         let (target, link) = (directory.path().join("target"), directory.path().join("link"));
         std::fs::write(&target, "kept").unwrap();
         std::os::unix::fs::symlink(&target, &link).unwrap();
-        assert!(writer(&link).is_err());
+        assert!(destination(&link).is_err());
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "kept");
     }
 }

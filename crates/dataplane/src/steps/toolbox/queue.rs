@@ -202,12 +202,10 @@ impl Step for Queue {
         !self.waiting.held.is_empty()
     }
 
-    fn release(&mut self) -> usize {
-        let count = self.waiting.held.len();
-        self.waiting.held.clear();
+    fn release(&mut self, drop: &mut dyn FnMut(Held)) {
+        self.waiting.held.drain(..).for_each(drop);
         self.waiting.emptied = 0;
         self.length.set(0);
-        count
     }
 
     fn state(&mut self) -> Option<&mut dyn Any> {
@@ -228,7 +226,7 @@ impl Step for Queue {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{make, number, text};
+    use super::super::{make, number, released, text};
     use super::*;
     use crate::graph::MAX_OUTPUTS;
     use crate::testing::batch_of;
@@ -268,7 +266,7 @@ mod tests {
         assert_eq!((emit(&mut *other, 64, 0), step.held()), (vec![2, 3, 0], 0));
         assert!(!other.is_waiting());
         put(&mut *other, 3);
-        assert_eq!((other.release(), other.held()), (3, 0));
+        assert_eq!((released(&mut *other), other.held()), (3, 0));
     }
 
     #[test]

@@ -345,15 +345,14 @@ impl Step for Schedule {
         self.queues.iter().any(|queue| queue.count() > 0)
     }
 
-    fn release(&mut self) -> usize {
-        let count = self.held();
+    fn release(&mut self, drop: &mut dyn FnMut(Held)) {
         for queue in &mut self.queues {
-            queue.held.clear();
+            queue.held.drain(..).for_each(&mut *drop);
             queue.emptied = 0;
-            queue.aside.iter_mut().for_each(|aside| aside.held.clear());
+            let aside = queue.aside.iter_mut().flat_map(|aside| aside.held.drain(..));
+            aside.for_each(&mut *drop);
         }
         self.publish();
-        count
     }
 
     fn state(&mut self) -> Option<&mut dyn Any> {

@@ -90,10 +90,9 @@ impl Step for Tee {
         !self.copies.0.is_empty()
     }
 
-    fn release(&mut self) -> usize {
+    fn release(&mut self, _: &mut dyn FnMut(Held)) {
         self.counters.at(0).add(self.copies.0.len() as u64);
         self.copies.0.clear();
-        0
     }
 
     fn state(&mut self) -> Option<&mut dyn Any> {
@@ -119,7 +118,7 @@ impl Step for Tee {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{make, number};
+    use super::super::{make, number, released};
     use super::*;
     use crate::graph::MAX_OUTPUTS;
     use crate::mirror;
@@ -179,7 +178,7 @@ mod tests {
             step.process(&mut batch, Mask(u64::MAX), &mut out);
         }
         assert_eq!(lost(&*step), 2 * 64, "8 batches fit");
-        assert_eq!((step.release(), step.is_waiting()), (0, false));
+        assert_eq!((released(&mut *step), step.is_waiting()), (0, false));
         assert_eq!(lost(&*step), 10 * 64, "those that were never emitted too");
     }
 }
