@@ -126,7 +126,10 @@ pub fn run(
     socket: &Path,
     RunSettings { no_huge, hold, state, refused }: RunSettings,
 ) -> Result<()> {
-    // Before there are other threads, which go where this one is.
+    // Before there are other threads, which keep to it, and go where this one is.
+    if let Err(error) = privileges::never_more() {
+        tracing::error!("{error}");
+    }
     let placement = cores::place(&config)?;
     cores::confine(&placement.control, &[])?;
     cores::log_placement(&placement);

@@ -35,6 +35,7 @@ use hyper::server::conn::http1;
 use hyper::service::Service as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use privileges::Role;
 use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::Builder;
@@ -78,13 +79,16 @@ pub enum Listener {
     Tls(StdTcpListener, Door),
 }
 
+/// Takes the reason for which a handshake with this client failed, which is the client's choice.
+pub type Refused = dyn Fn(SocketAddr, &io::Error) + Send + Sync;
+
 /// TLS of a listener.
 #[derive(Clone)]
 pub struct Door {
     /// For the next handshakes.
     pub tls: Present,
-    /// Takes the reasons for which a client's handshake failed, each of which is the client's choice.
-    pub refused: Arc<dyn Fn(SocketAddr, &io::Error) + Send + Sync>,
+    /// For failed ones.
+    pub refused: Arc<Refused>,
 }
 
 impl fmt::Debug for Door {
@@ -231,6 +235,7 @@ impl Server {
         drop(house);
         let (stop, stopped) = oneshot::channel();
         let body = move || {
+            privileges::keep_to(Role::Server);
             runtime.block_on(async {
                 // An error means that the server was dropped.
                 if stopped.await == Ok(true) {
