@@ -28,7 +28,7 @@ pub use view::{InterfaceView, Traffic, View, VrfView};
 /// Listeners that are not yet served, or other files for those that are.
 pub enum Opened {
     /// Listeners.
-    Listeners(WebListeners),
+    Listeners(Box<WebListeners>),
     /// Files.
     Renewal(Renewal),
 }
@@ -57,7 +57,7 @@ impl Opened {
                  within a management network"
             );
         }
-        Ok(Self::Listeners(opened))
+        Ok(Self::Listeners(Box::new(opened)))
     }
 }
 

@@ -17,7 +17,7 @@ impl Owner {
             (Some(Opened::Renewal(renewal)), now) => {
                 return now.iter().for_each(|now| now.renew(&renewal));
             }
-            (Some(Opened::Listeners(listeners)), _) => Some(listeners),
+            (Some(Opened::Listeners(listeners)), _) => Some(*listeners),
             (None, _) => None,
         };
         let before = self.serving.metrics.take();

@@ -101,7 +101,7 @@ fn tls(fields: &mut Fields<'_, '_>) -> Option<Tls> {
 /// Reads the path of a file in PEM, and the time of its last change.
 fn pem_file(fields: &mut Fields<'_, '_>, key: &'static str) -> Option<PemFile> {
     // The value is not shown: it may be a key that somebody has pasted.
-    if fields.get(key).is_some() && !fields.is_text(key, |text| is_path(text)) {
+    if fields.get(key).is_some() && !fields.is_text(key, is_path) {
         let message =
             format!("{key}: no absolute path of a file in PEM; its text is read from there");
         fields.error(key, message);
