@@ -27,7 +27,12 @@ systemctl start turnpike || fail "it does not start"
 [ "$(property StatusText)" = "1 port, 5 IPv4 and 4 IPv6 routes; configuration 1" ] || fail "status: $(property StatusText)"
 systemctl stop turnpike
 
-echo "two ports, with host interfaces in another namespace"
+echo "two ports by AF_XDP, with host interfaces in another namespace"
+mkdir -p /etc/systemd/system/turnpike.service.d
+for drop_in in af-xdp namespaces; do
+    cp "/usr/share/doc/turnpike/examples/systemd/turnpike.service.d/$drop_in.conf" /etc/systemd/system/turnpike.service.d/
+done
+systemctl daemon-reload
 cat >$CONFIG <<'LUA'
 local turnpike = require "turnpike"
 turnpike.port "left"  { device = "tp-left",  address = "10.0.1.1/24", host = { netns = "apart" } }

@@ -22,7 +22,8 @@ from lib.netns import stop_process, wait_for
 from lib.router import ROOT, binary
 
 UNIT = ROOT / "debian/turnpike.service"
-STRICT = ROOT / "examples/systemd/turnpike.service.d/strict.conf"
+DROP_INS = ROOT / "examples/systemd/turnpike.service.d"
+AF_XDP, NAMESPACES = DROP_INS / "af-xdp.conf", DROP_INS / "namespaces.conf"
 COMPLETIONS = {"bash": "turnpike.bash", "zsh": "_turnpike", "fish": "turnpike.fish"}
 
 with_turnpike = pytest.mark.skipif(forwarder() != "turnpike", reason="the kernel has no service manager")
@@ -63,20 +64,24 @@ def test_systemd_accepts_the_unit(unit):
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("strict, most", [(False, 35), (True, 27)])
-def test_the_units_exposure_does_not_grow(unit, strict, most):
-    """AF_XDP and namespaces need CAP_SYS_ADMIN, devices and routes the host's network and root: docs/install.md."""
-    if strict:
-        # Without a manager, systemd-analyze reads no drop-ins.
-        unit.write_text(unit.read_text().replace("[Install]", f"{STRICT.read_text()}\n[Install]"))
+@pytest.mark.parametrize("drop_ins, most", [([], 27), ([AF_XDP], 32), ([NAMESPACES], 30), ([AF_XDP, NAMESPACES], 33)],
+                         ids=["usual", "af-xdp", "namespaces", "both"])
+def test_the_units_exposure_does_not_grow(unit, drop_ins, most):
+    """Devices and routes need the host's network and root, AF_XDP and namespaces CAP_SYS_ADMIN: docs/install.md."""
+    # Without a manager, systemd-analyze reads no drop-ins.
+    more = "\n".join(file.read_text() for file in drop_ins)
+    unit.write_text(unit.read_text().replace("[Install]", f"{more}\n[Install]"))
     done = run("systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={most}", unit)
     assert done.returncode == 0, done.stdout.splitlines()[-1]
 
 
 @with_turnpike
-@pytest.mark.parametrize("file, driver", [(UNIT, "net_af_xdp"), (STRICT, "net_af_packet")], ids=["usual", "strict"])
-def test_it_forwards_with_the_units_capabilities(lab, tmp_path, monkeypatch, file, driver):
-    capabilities = [name.removeprefix("CAP_").lower() for name in setting(file, "CapabilityBoundingSet")]
+@pytest.mark.parametrize("files, driver, apart", [
+    ([UNIT], "net_af_packet", False), ([UNIT, AF_XDP], "net_af_xdp", False), ([UNIT, NAMESPACES], "net_af_xdp", True),
+], ids=["usual", "af-xdp", "namespaces"])
+def test_it_forwards_with_the_units_capabilities(lab, tmp_path, monkeypatch, files, driver, apart):
+    kept = [name for file in files for name in setting(file, "CapabilityBoundingSet")]
+    capabilities = [name.removeprefix("CAP_").lower() for name in kept]
     bounding = ",".join(["-all", *(f"+{name}" for name in capabilities)])
     bounded = tmp_path / "turnpike"
     bounded.write_text(
@@ -84,8 +89,8 @@ def test_it_forwards_with_the_units_capabilities(lab, tmp_path, monkeypatch, fil
     )
     bounded.chmod(0o755)
     monkeypatch.setenv("TURNPIKE", str(bounded))
-    # With all capabilities, the host interfaces are in another namespace.
-    machine = Machine(lab, "router", apart=file == UNIT)
+    # With that drop-in, the host interfaces are in another namespace.
+    machine = Machine(lab, "router", apart=apart)
     left = host(machine, "left", "left", "10.0.1.2", "10.0.1.1")
     host(machine, "right", "right", "10.0.2.2", "10.0.2.1")
     machine.start()

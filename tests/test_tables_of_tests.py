@@ -32,7 +32,8 @@ def is_there(test):
 
 @pytest.mark.parametrize("table", TABLES)
 def test_each_line_has_a_test_that_exists(table):
-    found = rows((ROOT / table).read_text())
+    # The table of threads has a test of its own, which compares it with a router.
+    found = rows((ROOT / table).read_text().split("\n## Threads")[0])
     columns, least = TABLES[table]
     assert len(found) >= least
     wrong = []

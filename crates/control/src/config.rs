@@ -183,7 +183,7 @@ pub struct Config {
     /// Sockets by which they are called.
     pub control_sockets: Vec<ControlSocket>,
     /// The listeners for metrics; `None`: nobody may ask for them.
-    pub metrics: Option<Metrics>,
+    pub metrics: Option<HttpListeners>,
     /// The listeners for the API over HTTP; `None`: there is none.
     pub api: Option<Api>,
     /// The roles of users; `None`: root and the router's user have all rights, and others none.
@@ -1337,27 +1337,55 @@ impl fmt::Display for Listen {
     }
 }
 
-/// The listeners for metrics over HTTP, at least one of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metrics {
+/// The listeners of a service over HTTP, at least one of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HttpListeners {
     /// The path of a Unix socket.
     pub socket: Option<PathBuf>,
     /// The group, by name or number, whose members may connect to that, besides the router's user and root.
     pub group: Option<String>,
     /// Address and port.
     pub listen: Option<SocketAddr>,
+    /// TLS there; none on the Unix socket.
+    pub tls: Option<Tls>,
 }
 
-/// The listeners for the API over HTTP, at least one of them.
+impl HttpListeners {
+    /// Returns true if these differ from others by files of TLS at most, so that a service goes on with the other files.
+    pub fn is_served_like(&self, other: &Self) -> bool {
+        let has_ca = |at: &Self| at.tls.as_ref().map(|tls| tls.client_ca.is_some());
+        let bare = |at: &Self| Self { tls: None, ..at.clone() };
+        has_ca(self) == has_ca(other) && bare(self) == bare(other)
+    }
+}
+
+/// TLS of a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// The server's certificate, and those between it and its authority.
+    pub certificate: PemFile,
+    /// Its key.
+    pub key: PemFile,
+    /// The authorities of clients, which need a certificate of one of them then.
+    pub client_ca: Option<PemFile>,
+}
+
+/// A file in PEM. Its text is never part of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PemFile {
+    /// Its absolute path.
+    pub path: PathBuf,
+    /// The time of its last change of any kind, in nanoseconds since 1970, when the configuration was read.
+    pub changed: Option<i128>,
+}
+
+/// The API over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Api {
-    /// The path of a Unix socket.
-    pub socket: Option<PathBuf>,
-    /// The group, by name or number, whose members may connect to that, besides the router's user and root.
-    pub group: Option<String>,
-    /// Address and port, on this machine.
-    pub listen: Option<SocketAddr>,
-    /// The file with the tokens of clients of `listen`; without it they are users of this machine.
+    /// Its listeners.
+    pub at: HttpListeners,
+    /// The file with the tokens of clients of `listen`; without it they are users of this machine, or those of their
+    /// certificates.
     pub token_file: Option<PathBuf>,
     /// True to serve the dashboard to browsers.
     pub dashboard: bool,
@@ -1383,6 +1411,16 @@ pub enum Holder {
     User(String),
     /// The members of a group.
     Group(String),
+    /// Clients whose certificate has this name.
+    Certificate(String),
+}
+
+impl Holder {
+    /// Returns its name or number.
+    pub fn name(&self) -> &str {
+        let (Self::User(name) | Self::Group(name) | Self::Certificate(name)) = self;
+        name
+    }
 }
 
 impl fmt::Display for Holder {
@@ -1390,6 +1428,7 @@ impl fmt::Display for Holder {
         match self {
             Self::User(name) => write!(f, "user {name}"),
             Self::Group(name) => write!(f, "group {name}"),
+            Self::Certificate(name) => write!(f, "certificate {name}"),
         }
     }
 }

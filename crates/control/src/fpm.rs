@@ -74,7 +74,7 @@ impl Entrance {
         listen: Option<SocketAddr>,
         users: Vec<String>,
     ) -> Result<Self, Error> {
-        thread::start("fpm-entrance", netns, move || async move {
+        thread::start("fpm-entrance", (netns, None), move || async move {
             let listener = match listen {
                 Some(address) => Some(listen_on(address).await.map_err(|error| {
                     let what = format!("fpm: cannot listen on {address}");
@@ -151,7 +151,7 @@ pub fn spawn(
     let (status_out, status) = watch::channel(SourceStatus::default());
     let (orders, orders_in) = mpsc::channel(ORDERS);
     // Its sockets are in their namespace already.
-    let local = thread::start("fpm", None, move || async move {
+    let local = thread::start("fpm", (None, Some(privileges::Role::Server)), move || async move {
         let failed = |error| Error::Socket { what: "fpm: cannot listen".to_owned(), error };
         let Entrance { gate, listener } = entrance;
         let nowhere = || failed(io::ErrorKind::AddrNotAvailable.into());

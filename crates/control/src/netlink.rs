@@ -225,9 +225,11 @@ pub fn spawn(
     let (status_out, status) = watch::channel(SourceStatus::default());
     let ends = Ends { events, orders: orders_in, interfaces: interfaces_out, status: status_out };
     let (netns, wanted) = (config.netns.clone(), config.multicast);
-    thread::start("netlink", netns.clone(), move || async move {
-        Worker::new(config, ends).map(|worker| (worker.run(), ()))
-    })?;
+    thread::start(
+        "netlink",
+        (netns.clone(), Some(privileges::Role::Kernel)),
+        move || async move { Worker::new(config, ends).map(|worker| (worker.run(), ())) },
+    )?;
     let mut source =
         KernelSource { orders, lost: Arc::default(), interfaces, status, groups: None, netns };
     source.follow_multicast(wanted)?;

@@ -224,6 +224,7 @@ impl Archive {
         let (states, from) = channel();
         let written = state.entries.iter().map(|entry| entry.number).collect();
         let body = move || {
+            privileges::keep_to(privileges::Role::Writer);
             write_all(&directory, written, &from);
             drop(lock);
         };

@@ -88,6 +88,7 @@ impl Scheduler {
             // DPDK's services run on registered threads only.
             let ready = pinned.and_then(|()| Ok(eal.register_thread()?));
             cores::sharpen_timer();
+            privileges::keep_to(privileges::Role::Unit);
             let thread = nix::unistd::gettid();
             match ready {
                 Ok(_registration) => {

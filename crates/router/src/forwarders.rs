@@ -187,6 +187,7 @@ impl Running {
             touch_stack();
             let _registration = super::register(&eal);
             cores::sharpen_timer();
+            privileges::keep_to(privileges::Role::Unit);
             // The starting thread may have given up.
             let _ = beginning.send((nix::unistd::gettid(), pinned));
             unit.run(&end);

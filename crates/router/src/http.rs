@@ -12,7 +12,7 @@
 //! | file | concern |
 //! |---|---|
 //! | `http/guard.rs` | requests that a browser sends for a foreign page, or that are ambiguous |
-//! | `http/identity.rs` | the client's role: user of a socket or of this machine, or token |
+//! | `http/identity.rs` | the client's role: user of a socket or of this machine, certificate, or token |
 //! | `http/body.rs` | bodies and parameters |
 //! | `http/places.rs` | requests at the same time |
 //! | `http/dashboard.rs` | files of the dashboard, a client of the API in a browser |
@@ -33,7 +33,7 @@ use std::time::Duration;
 use anyhow::Result;
 use api::http::{DOCUMENT, Form, JSON, Missing, Operation, Role, SESSION, Session, Values};
 use api::{Answer, Request};
-use control::config;
+use control::config::{self, Strictness};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use web::axum::body::Body;
@@ -46,7 +46,7 @@ use web::{Bytes, Limits, Server, Visit};
 
 use super::server::access::Roles;
 use super::server::{Question, Refusal, ask, audit, refusal};
-use super::web_listeners::{Wanted, WebListeners};
+use super::web_listeners::{Renewal, WebListeners};
 use identity::{Door, Who};
 use places::{Place, Places};
 use response::{Problem, whole};
@@ -66,56 +66,85 @@ const GUESS: Duration = Duration::from_millis(500);
 /// Time limit for the answer to a query.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Listeners that are not yet served.
-pub struct Opened {
+/// Listeners that are not yet served, or other files for those that are.
+pub enum Opened {
+    /// Listeners.
+    Listeners(Box<Entrance>),
+    /// Files.
+    Renewal(Renewal),
+}
+
+/// Listeners, and their clients.
+pub struct Entrance {
     listeners: WebListeners,
+    settings: config::Api,
     door: Door,
-    dashboard: bool,
 }
 
 impl Opened {
     /// Opens listeners with these settings, beside those of the service that there is.
     ///
     /// # Errors
-    /// A path or an address cannot be listened on, there is no such group, or the file of tokens is not right.
-    pub fn open(settings: &config::Api, now: Option<&Service>) -> Result<Self> {
-        let config::Api { socket, group, listen, token_file, dashboard } = settings;
-        let door = Door::open(*listen, token_file.clone())?;
-        let (socket, group) = (socket.as_ref(), group.as_deref());
-        let wanted = Wanted { statement: "api", socket, group, listen: *listen };
-        let listeners = WebListeners::open(&wanted, now.map(|now| &now.listeners))?;
-        Ok(Self { listeners, door, dashboard: *dashboard })
-    }
-
-    /// Serves clients of the listeners, whose requests go to the owner.
-    ///
-    /// # Errors
-    /// There are too many threads or descriptors, or the socket's file is not the router's any more.
-    pub fn serve(self, questions: mpsc::Sender<Question>, roles: Arc<Roles>) -> Result<Service> {
-        let document = api::http::openapi::document(env!("CARGO_PKG_VERSION"));
-        let api = Api {
-            questions,
-            roles,
-            service: guard::Service { listen: self.door.listen, dashboard: self.dashboard },
-            door: self.door,
-            document: serde_json::to_vec(&document)?.into(),
-            running: Places::new(RUNNING),
-            streams: Places::new(STREAMS),
-            large: Semaphore::new(LARGE_BODIES),
+    /// A path or an address cannot be listened on, there is no such group, or the file of tokens or one of TLS is not
+    /// right.
+    pub fn open(
+        settings: &config::Api,
+        strictness: Strictness,
+        now: Option<&Service>,
+    ) -> Result<Self> {
+        let config::Api { at, token_file, dashboard } = settings;
+        let like = |now: &&Service| {
+            (&now.settings.token_file, &now.settings.dashboard) == (token_file, dashboard)
         };
-        let pages = Router::new().fallback(respond).with_state(Arc::new(api));
-        let server = Server::start(self.listeners.listeners()?, pages, Limits::LONG)?;
-        Ok(Service { listeners: self.listeners, server })
+        let renewal = now.filter(like).map(|now| now.listeners.renew(at, strictness));
+        if let Some(renewal) = renewal.transpose()?.flatten() {
+            return Ok(Self::Renewal(renewal));
+        }
+        let now = now.map(|now| &now.listeners);
+        let listeners = WebListeners::open("api", at, strictness, now)?;
+        let door = Door::open(&listeners, token_file.clone())?;
+        Ok(Self::Listeners(Box::new(Entrance { listeners, settings: settings.clone(), door })))
     }
 }
 
 /// The service that runs; dropping it ends it, and removes the socket's file unless another service has it.
 pub struct Service {
     listeners: WebListeners,
+    settings: config::Api,
     server: Server,
 }
 
 impl Service {
+    /// Serves clients of the listeners, whose requests go to the owner.
+    ///
+    /// # Errors
+    /// There are too many threads or descriptors, or the socket's file is not the router's any more.
+    pub fn serve(
+        Entrance { listeners, settings, door }: Entrance,
+        questions: mpsc::Sender<Question>,
+        roles: Arc<Roles>,
+    ) -> Result<Self> {
+        let document = api::http::openapi::document(env!("CARGO_PKG_VERSION"));
+        let api = Api {
+            questions,
+            roles,
+            service: guard::Service { listen: listeners.address(), dashboard: settings.dashboard },
+            door,
+            document: serde_json::to_vec(&document)?.into(),
+            running: Places::new(RUNNING),
+            streams: Places::new(STREAMS),
+            large: Semaphore::new(LARGE_BODIES),
+        };
+        let pages = Router::new().fallback(respond).with_state(Arc::new(api));
+        let server = Server::start(listeners.listeners()?, pages, Limits::LONG)?;
+        Ok(Self { listeners, settings, server })
+    }
+
+    /// Uses other files for the next connections.
+    pub fn renew(&self, renewal: &Renewal) {
+        self.listeners.use_renewed(renewal);
+    }
+
     /// Ends the service behind the answers that are being made: one of them may be that of the change that ends it.
     pub fn retire(self) {
         self.server.retire();
@@ -221,10 +250,10 @@ impl Drop for Record {
 impl Api {
     async fn respond(&self, visit: &Visit, parts: &Parts, body: Body) -> Result<Response, Problem> {
         if let Some(file) = dashboard::file(parts).filter(|_| self.service.dashboard) {
-            guard::check_page(parts, self.service)?;
+            guard::check_page(parts, self.service, visit.end.tls())?;
             return Ok(file.answer(&parts.headers));
         }
-        guard::check(parts, self.service)?;
+        guard::check(parts, self.service, visit.end.tls())?;
         let who = self.identify(visit, parts).await?;
         if let Some(role) = who.role {
             visit.know(role as u8 + 1);

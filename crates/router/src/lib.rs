@@ -56,6 +56,7 @@ mod start;
 mod telnet;
 #[cfg(test)]
 mod testing;
+pub mod tls;
 mod virtuals;
 mod web_listeners;
 mod wiring;
@@ -66,7 +67,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
-use control::config::{Config, ControlSocket, Device};
+use control::config::{Config, ControlSocket, Device, Strictness};
 use dataplane::forwarder::Forwarder;
 use dpdk::{Eal, EalConfig, Port};
 use machine::bind::Binder;
@@ -125,7 +126,10 @@ pub fn run(
     socket: &Path,
     RunSettings { no_huge, hold, state, refused }: RunSettings,
 ) -> Result<()> {
-    // Before there are other threads, which go where this one is.
+    // Before there are other threads, which keep to it, and go where this one is.
+    if let Err(error) = privileges::never_more() {
+        tracing::error!("{error}");
+    }
     let placement = cores::place(&config)?;
     cores::confine(&placement.control, &[])?;
     cores::log_placement(&placement);
@@ -164,9 +168,10 @@ fn run_with(
     let metrics = config
         .metrics
         .as_ref()
-        .map(|settings| metrics::Opened::open(settings, None))
+        .map(|settings| metrics::Opened::open(settings, Strictness::Known, None))
         .transpose()?;
-    let api = config.api.as_ref().map(|settings| http::Opened::open(settings, None)).transpose()?;
+    let open_api = |settings| http::Opened::open(settings, Strictness::Known, None);
+    let api = config.api.as_ref().map(open_api).transpose()?;
     let roles = Arc::new(Roles::default());
     roles.set(Access::resolve(config.access.as_ref()));
     let group = Access::group(config.access.as_ref())?;

@@ -13,47 +13,51 @@ mod process;
 mod view;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Result;
 use arc_swap::ArcSwapOption;
-use control::config;
+use control::config::{HttpListeners, Strictness};
 use web::metrics::{Families, Metrics};
 use web::{Limits, Server};
 
-use super::web_listeners::{Wanted, WebListeners};
+use super::web_listeners::{Renewal, WebListeners};
 pub use view::{InterfaceView, Traffic, View, VrfView};
 
-/// Listeners that are not yet served.
-pub struct Opened(WebListeners);
+/// Listeners that are not yet served, or other files for those that are.
+pub enum Opened {
+    /// Listeners.
+    Listeners(Box<WebListeners>),
+    /// Files.
+    Renewal(Renewal),
+}
 
 impl Opened {
     /// Opens listeners with these settings, beside those of the service that there is.
     ///
     /// # Errors
     /// Those of [`WebListeners::open`].
-    pub fn open(settings: &config::Metrics, now: Option<&Service>) -> Result<Self> {
-        let config::Metrics { socket, group, listen } = settings;
-        let (socket, group) = (socket.as_ref(), group.as_deref());
-        let wanted = Wanted { statement: "metrics", socket, group, listen: *listen };
-        let opened = WebListeners::open(&wanted, now.map(|now| &now.listeners))?;
-        if let Some(listen) = listen.filter(|listen| !listen.ip().is_loopback()) {
+    pub fn open(
+        settings: &HttpListeners,
+        strictness: Strictness,
+        now: Option<&Service>,
+    ) -> Result<Self> {
+        let now = now.map(|now| &now.listeners);
+        let renewal = now.map(|now| now.renew(settings, strictness)).transpose()?.flatten();
+        if let Some(renewal) = renewal {
+            return Ok(Self::Renewal(renewal));
+        }
+        let opened = WebListeners::open("metrics", settings, strictness, now)?;
+        let is_open =
+            |listen: &SocketAddr| !listen.ip().is_loopback() && !opened.has_certificates();
+        if let Some(listen) = settings.listen.filter(is_open) {
             tracing::warn!(
                 "metrics {listen}: anybody who reaches this address can read names and counters of the router; keep it \
                  within a management network"
             );
         }
-        Ok(Self(opened))
-    }
-
-    /// Serves the board to clients of the listeners.
-    ///
-    /// # Errors
-    /// There are too many threads or descriptors, or the socket's file is not the router's any more.
-    pub fn serve(self, board: Arc<Board>) -> Result<Service> {
-        let (listeners, pages) = (self.0.listeners()?, web::metrics::pages(board.clone()));
-        let server = Server::start(listeners, pages, Limits::SHORT)?;
-        Ok(Service { board, listeners: self.0, _server: server })
+        Ok(Self::Listeners(Box::new(opened)))
     }
 }
 
@@ -63,6 +67,23 @@ pub struct Service {
     pub board: Arc<Board>,
     listeners: WebListeners,
     _server: Server,
+}
+
+impl Service {
+    /// Serves the board to clients of the listeners.
+    ///
+    /// # Errors
+    /// There are too many threads or descriptors, or the socket's file is not the router's any more.
+    pub fn serve(listeners: WebListeners, board: Arc<Board>) -> Result<Self> {
+        let pages = web::metrics::pages(board.clone());
+        let server = Server::start(listeners.listeners()?, pages, Limits::SHORT)?;
+        Ok(Self { board, listeners, _server: server })
+    }
+
+    /// Uses other files for the next connections.
+    pub fn renew(&self, renewal: &Renewal) {
+        self.listeners.use_renewed(renewal);
+    }
 }
 
 /// The latest view that the owner has published, if it has.

@@ -211,7 +211,7 @@ impl Owner {
 
     /// Serves the API, telnet and metrics until a signal ends the router.
     pub fn serve(&mut self, listeners: Listeners, signals: Signals) -> Result<Option<Signal>> {
-        let runtime = runtime::build("owner-aside")?;
+        let runtime = runtime::build("owner-aside", None)?;
         runtime.block_on(self.attend(listeners, signals))
     }
 

@@ -29,6 +29,7 @@ use super::owner::{self, Edit, NewFibs};
 use super::ports::{Known, Opened, Opener};
 use super::program::{ConfigSource, Language, Program};
 use super::quarantine;
+use super::tls;
 use super::virtual_drivers;
 use super::virtuals::{self, Hosts};
 
@@ -55,6 +56,8 @@ pub struct Prepared {
     pub base: Arc<Config>,
     /// The new configuration.
     pub config: Arc<Config>,
+    /// The strictness of its checks.
+    pub strictness: Strictness,
     /// The difference.
     pub diff: Diff,
     /// Imports whose table is another.
@@ -120,6 +123,10 @@ impl Preparation {
         wanted: Wanted,
         graphs: bool,
     ) -> Result<Prepared> {
+        let strictness = match wanted {
+            Wanted::Text(..) | Wanted::File => Strictness::New,
+            _ => Strictness::Known,
+        };
         let is_checked = !matches!(wanted, Wanted::Text(..) | Wanted::Past(..) | Wanted::File);
         let config = match wanted {
             Wanted::Text(file, text) => Arc::new(self.read(&base, &file, &text)?),
@@ -179,6 +186,7 @@ impl Preparation {
         Ok(Prepared {
             base,
             config,
+            strictness,
             diff,
             imports,
             graphs,
@@ -300,6 +308,7 @@ impl Preparation {
         config::check_change(&config, base, virtual_drivers(&config), strictness)
             .map_err(|errors| anyhow!("{errors}"))?;
         quarantine::examine(&config.quarantine.directory)?;
+        tls::examine(&config, Some(base), strictness)?;
         config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
         find_vlans(&mut config, base, &base.found_devices())?;
         Ok(config)

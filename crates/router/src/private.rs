@@ -1,13 +1,54 @@
-//! Directories for the router's user alone: what is in them, others may neither read nor replace.
+//! Directories for the router's user alone: what is in them, others may neither read nor replace. Files that others may
+//! not write, or not even read.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::OFlag;
 use nix::unistd::Uid;
+
+/// Most bytes of a file.
+const FILE_MOST: u64 = 256 << 10;
+
+/// Rights of others on a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Others {
+    /// They may read it.
+    Read,
+    /// None.
+    Nothing,
+}
+
+/// Reads a file that is root's or the router's user's, and on which others have no other rights than these.
+///
+/// # Errors
+/// It cannot be read, is too large, or others may do more.
+pub fn read(path: &Path, others: Others) -> Result<Vec<u8>> {
+    // A pipe does not block.
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    let about = file.metadata()?;
+    ensure!(about.is_file(), "not a file");
+    let mode = about.mode() & 0o777;
+    match others {
+        Others::Nothing if mode & 0o077 != 0 => {
+            bail!("mode {mode:o}: others can read it; chmod 600")
+        }
+        Others::Read if mode & 0o022 != 0 => {
+            bail!("mode {mode:o}: others can write it; chmod 644")
+        }
+        _ => {}
+    }
+    let owner = about.uid();
+    let is_own = [0, Uid::effective().as_raw()].contains(&owner);
+    ensure!(is_own, "it is user {owner}'s; chown root");
+    let mut bytes = Vec::new();
+    file.take(FILE_MOST).read_to_end(&mut bytes)?;
+    ensure!((bytes.len() as u64) < FILE_MOST, "larger than {FILE_MOST} bytes");
+    Ok(bytes)
+}
 
 /// A directory that is made if it is not there. One that another user made, or that others may write to, is refused.
 #[derive(Clone, Copy, Debug)]

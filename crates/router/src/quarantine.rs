@@ -87,7 +87,10 @@ impl KeeperSettings {
 pub fn start(settings: KeeperSettings) -> Result<(Quarantine, JoinHandle<()>)> {
     let (quarantine, from) = Quarantine::new();
     let mut keeper = Keeper::new(settings);
-    let body = move || keeper.run(&from);
+    let body = move || {
+        privileges::keep_to(privileges::Role::Writer);
+        keeper.run(&from);
+    };
     let thread = thread::Builder::new().name("quarantine".to_owned()).spawn(body)?;
     Ok((quarantine, thread))
 }

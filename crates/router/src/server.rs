@@ -199,11 +199,12 @@ impl Service {
         questions: mpsc::Sender<Question>,
     ) -> Result<Self> {
         let (stop, stopped) = oneshot::channel();
-        let runtime = runtime::build("api-aside")?;
+        let runtime = runtime::build("api-aside", Some(privileges::Role::Writer))?;
         let handle = runtime.handle().clone();
         let (asking, socket) = (questions.clone(), Arc::new(socket));
         let serving = socket.clone();
         let body = move || {
+            privileges::keep_to(privileges::Role::Writer);
             runtime.block_on(async {
                 tokio::select! {
                     _ = stopped => {}

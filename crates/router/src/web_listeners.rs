@@ -4,33 +4,31 @@
 //! that a client that is just connecting is served by the former service or the new one.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Error, Result};
-use control::gate::gid_of;
-use web::Listener;
+use control::config::{HttpListeners, Strictness};
+use control::gate::{LogLimit, gid_of};
+use dataplane::lock::lock;
+use tokio::sync::watch;
+use web::{Door, Listener, Tls};
 
 use super::server::Socket;
-
-/// Settings of listeners, and the statement that has them.
-pub struct Wanted<'a> {
-    /// The statement, as named in messages.
-    pub statement: &'static str,
-    /// The path of a Unix socket.
-    pub socket: Option<&'a PathBuf>,
-    /// The group of its file.
-    pub group: Option<&'a str>,
-    /// Address and port.
-    pub listen: Option<SocketAddr>,
-}
+use super::tls;
 
 /// Listeners that are not yet served, or that are.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct WebListeners {
+    statement: &'static str,
+    settings: HttpListeners,
     unix: Option<Unix>,
     tcp: Option<(SocketAddr, Arc<TcpListener>)>,
+    /// For the next connections.
+    tls: Option<Arc<watch::Sender<Arc<Tls>>>>,
 }
+
+/// Other files for listeners that there are.
+pub struct Renewal(Arc<Tls>);
 
 /// A Unix socket.
 #[derive(Clone)]
@@ -41,14 +39,21 @@ struct Unix {
 }
 
 impl WebListeners {
-    /// Opens listeners with these settings, beside those that there are.
+    /// Opens listeners of a statement with these settings, beside those that there are.
     ///
     /// # Errors
-    /// A path or an address cannot be listened on, or there is no such group.
-    pub fn open(wanted: &Wanted<'_>, now: Option<&Self>) -> Result<Self> {
-        let &Wanted { statement, socket, group, listen } = wanted;
-        let group = group.map(gid_of).transpose().map_err(Error::msg)?;
-        let unix = socket.map(|path| {
+    /// A path or an address cannot be listened on, there is no such group, or a file of TLS is not right.
+    pub fn open(
+        statement: &'static str,
+        settings: &HttpListeners,
+        strictness: Strictness,
+        now: Option<&Self>,
+    ) -> Result<Self> {
+        let HttpListeners { socket, group, listen, tls } = settings;
+        let tls = tls.as_ref().map(|tls| open_tls(statement, tls, strictness)).transpose()?;
+        let tls = tls.map(|tls| Arc::new(watch::Sender::new(tls)));
+        let group = group.as_deref().map(gid_of).transpose().map_err(Error::msg)?;
+        let unix = socket.as_ref().map(|path| {
             let same = now.and_then(|now| now.unix.as_ref());
             let same = same.filter(|unix| unix.socket.path() == path);
             let option = format!("turnpike.{statement} {{ socket }}");
@@ -66,7 +71,39 @@ impl WebListeners {
             };
             anyhow::Ok((wanted, listener))
         });
-        Ok(Self { unix: unix.transpose()?, tcp: tcp.transpose()? })
+        let (unix, tcp) = (unix.transpose()?, tcp.transpose()?);
+        Ok(Self { statement, settings: settings.clone(), unix, tcp, tls })
+    }
+
+    /// Reads the files of TLS again, if these settings differ in nothing else.
+    ///
+    /// # Errors
+    /// A file of TLS is not right.
+    pub fn renew(
+        &self,
+        settings: &HttpListeners,
+        strictness: Strictness,
+    ) -> Result<Option<Renewal>> {
+        let Some(tls) = settings.tls.as_ref().filter(|_| self.settings.is_served_like(settings))
+        else {
+            return Ok(None);
+        };
+        Ok(Some(Renewal(open_tls(self.statement, tls, strictness)?)))
+    }
+
+    /// Uses other files for the next connections. Those that there are stay.
+    pub fn use_renewed(&self, Renewal(tls): &Renewal) {
+        self.tls.iter().for_each(|now| _ = now.send_replace(tls.clone()));
+    }
+
+    /// Returns true if clients by TCP have certificates.
+    pub fn has_certificates(&self) -> bool {
+        self.settings.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some())
+    }
+
+    /// Returns the address.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.settings.listen
     }
 
     /// Returns copies of the listeners, to be served.
@@ -81,7 +118,11 @@ impl WebListeners {
             listeners.push(Listener::Unix(socket.listener()?));
         }
         if let Some((_, listener)) = &self.tcp {
-            listeners.push(Listener::Tcp(listener.try_clone()?));
+            let listener = listener.try_clone()?;
+            listeners.push(match &self.tls {
+                Some(tls) => Listener::Tls(listener, door(self.statement, tls)),
+                None => Listener::Tcp(listener),
+            });
         }
         Ok(listeners)
     }
@@ -96,4 +137,26 @@ fn bind_tcp(statement: &str, listen: SocketAddr) -> Result<TcpListener> {
     listener.set_nonblocking(true)?;
     tracing::info!("{statement}: listening on {listen}");
     Ok(listener)
+}
+
+fn open_tls(
+    statement: &str,
+    settings: &control::config::Tls,
+    strictness: Strictness,
+) -> Result<Arc<Tls>> {
+    let tls = tls::open(statement, settings, strictness)?;
+    if let Some(end) = tls.expired() {
+        let path = settings.certificate.path.display();
+        tracing::warn!("{statement}: certificate {path}: expired on {end}; clients refuse it");
+    }
+    Ok(Arc::new(tls))
+}
+
+fn door(statement: &'static str, tls: &watch::Sender<Arc<Tls>>) -> Door {
+    let limit = Mutex::new(LogLimit::default());
+    let refused = move |peer: SocketAddr, reason: &std::io::Error| {
+        let Some(others) = lock(&limit).admit() else { return };
+        tracing::warn!("{statement}: {peer}: no TLS with it: {reason}{others}");
+    };
+    Door { tls: tls.subscribe(), refused: Arc::new(refused) }
 }

@@ -11,6 +11,7 @@
 //! | file | concern |
 //! |---|---|
 //! | `server.rs` | the thread, and the limits of connections |
+//! | `tls.rs` | TLS of a listener, and the names of clients with certificates |
 //! | `patient.rs` | streams whose reader must take something from time to time |
 //! | `stream.rs` | bodies that are made while they are sent |
 //! | `metrics.rs` | `/metrics`: families of samples as text |
@@ -22,12 +23,14 @@ pub mod metrics;
 mod patient;
 mod server;
 mod stream;
+pub mod tls;
 
 pub use axum;
 pub use bytes::Bytes;
 pub use patient::Patient;
-pub use server::{End, Limits, Listener, Server, Visit};
+pub use server::{Door, End, Limits, Listener, Server, Visit};
 pub use stream::stream;
+pub use tls::{Session, Tls};
 
 /// Handlers by path.
 pub type Pages = axum::Router;

@@ -2,7 +2,8 @@
 //!
 //! | limit | beyond |
 //! |---|---|
-//! | [`CONNECTIONS`] of each listener | the newest replaces the oldest, of those with the lowest rank ([`Visit::know`]) |
+//! | [`CONNECTIONS`] of each listener | the newest replaces the oldest, of those with the lowest rank ([`Visit::know`]) and of the address with the most of them |
+//! | [`HEAD_PATIENCE`] for a handshake of TLS | closed |
 //! | [`HEAD_PATIENCE`] for the head of a request, or for the next one | closed |
 //! | [`HEAD_MAX`] bytes of a head | 431, closed |
 //! | [`BODY_MAX`] bytes of a body that a handler reads by an extractor | 413 |
@@ -10,13 +11,15 @@
 //! | [`STALL`] in which a client takes nothing | closed |
 //!
 //! The newest connection always gets in: clients that only hold connections, in whatever number, keep no scraper out,
-//! and each listener has places of its own.
+//! and each listener has places of its own. A flood from one address takes the places of that address, so that a
+//! handshake over a long way comes to its end.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::future::pending;
 use std::io;
-use std::net::SocketAddr;
 use std::net::TcpListener as StdTcpListener;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::pin::pin;
@@ -32,6 +35,7 @@ use hyper::server::conn::http1;
 use hyper::service::Service as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use privileges::Role;
 use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::Builder;
@@ -41,6 +45,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::Pages;
 use crate::patient::Patient;
+use crate::tls::{self, Present, Session};
 
 /// Most connections of a listener.
 const CONNECTIONS: usize = 64;
@@ -70,6 +75,26 @@ pub enum Listener {
     Unix(StdUnixListener),
     /// By TCP.
     Tcp(StdTcpListener),
+    /// By TCP with TLS.
+    Tls(StdTcpListener, Door),
+}
+
+/// Takes the reason for which a handshake with this client failed, which is the client's choice.
+pub type Refused = dyn Fn(SocketAddr, &io::Error) + Send + Sync;
+
+/// TLS of a listener.
+#[derive(Clone)]
+pub struct Door {
+    /// For the next handshakes.
+    pub tls: Present,
+    /// For failed ones.
+    pub refused: Arc<Refused>,
+}
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Door")
+    }
 }
 
 /// Limits that depend on the purpose of a server.
@@ -99,7 +124,33 @@ pub enum End {
         local: SocketAddr,
         /// The address of the other end.
         peer: SocketAddr,
+        /// Its TLS, if it has that.
+        tls: Option<Session>,
     },
+}
+
+impl End {
+    /// Returns the TLS of the connection, if it has that.
+    pub fn tls(&self) -> Option<&Session> {
+        match self {
+            Self::Tcp { tls, .. } => tls.as_ref(),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// The network of the other end that one client may have for itself: an address of IPv4, 64 bits of IPv6.
+    fn source(&self) -> Option<IpAddr> {
+        match self {
+            Self::Unix(_) => None,
+            Self::Tcp { peer, .. } => Some(match peer.ip().to_canonical() {
+                IpAddr::V6(address) => {
+                    let network = u128::from(address) >> 64 << 64;
+                    Ipv6Addr::from(network).into()
+                }
+                address => address,
+            }),
+        }
+    }
 }
 
 /// The connection of a request. A retired server lives until all copies are gone, so a task that outlives the response
@@ -167,11 +218,16 @@ impl Server {
                 doors.push(match listener {
                     Listener::Unix(listener) => {
                         let listener = UnixListener::from_std(listener)?;
-                        runtime.spawn(serve(async move || by_unix(&listener).await, house))
+                        runtime.spawn(serve(async move || by_unix(&listener).await, house, None))
                     }
                     Listener::Tcp(listener) => {
                         let listener = TcpListener::from_std(listener)?;
-                        runtime.spawn(serve(async move || by_tcp(&listener).await, house))
+                        runtime.spawn(serve(async move || by_tcp(&listener).await, house, None))
+                    }
+                    Listener::Tls(listener, door) => {
+                        let listener = TcpListener::from_std(listener)?;
+                        let accept = async move || by_tcp(&listener).await;
+                        runtime.spawn(serve(accept, house, Some(door)))
                     }
                 });
             }
@@ -179,6 +235,7 @@ impl Server {
         drop(house);
         let (stop, stopped) = oneshot::channel();
         let body = move || {
+            privileges::keep_to(Role::Server);
             runtime.block_on(async {
                 // An error means that the server was dropped.
                 if stopped.await == Ok(true) {
@@ -217,6 +274,13 @@ impl Drop for Server {
 struct Place {
     task: AbortHandle,
     rank: Arc<AtomicU8>,
+    source: Option<IpAddr>,
+}
+
+impl Place {
+    fn rank(&self) -> u8 {
+        self.rank.load(Ordering::Relaxed)
+    }
 }
 
 /// State of all connections.
@@ -236,19 +300,28 @@ impl Places {
     fn make_room(&mut self) {
         self.0.retain(|place| !place.task.is_finished());
         while self.0.len() >= CONNECTIONS {
-            let rank = |at: &usize| self.0[*at].rank.load(Ordering::Relaxed);
-            // The oldest of several.
-            let lowest = (0..self.0.len()).min_by_key(rank).unwrap_or(0);
-            if let Some(place) = self.0.remove(lowest) {
-                place.task.abort();
-            }
+            let Some(place) = self.least().and_then(|at| self.0.remove(at)) else { return };
+            place.task.abort();
         }
+    }
+
+    /// The oldest one of the lowest rank, and of the source with the most of these.
+    fn least(&self) -> Option<usize> {
+        let lowest = self.0.iter().map(Place::rank).min()?;
+        let mut held: HashMap<Option<IpAddr>, usize> = HashMap::new();
+        let is_low = |place: &&Place| place.rank() == lowest;
+        self.0.iter().filter(is_low).for_each(|place| *held.entry(place.source).or_default() += 1);
+        let most = held.values().copied().max()?;
+        self.0.iter().position(|place| is_low(&place) && held[&place.source] == most)
     }
 }
 
 /// Serves all connections that `accept` returns.
-async fn serve<S>(accept: impl AsyncFn() -> io::Result<Arrival<S>>, house: House)
-where
+async fn serve<S>(
+    accept: impl AsyncFn() -> io::Result<Arrival<S>>,
+    house: House,
+    door: Option<Door>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut places = Places::default();
@@ -260,9 +333,10 @@ where
                 places.make_room();
                 let rank = Arc::new(AtomicU8::new(0));
                 let retired = house.retired.clone();
+                let source = end.source();
                 let visit = Visit { end, socket, rank: rank.clone(), _retired: retired };
-                let task = tokio::spawn(converse(stream, visit, house.clone()));
-                places.0.push_back(Place { task: task.abort_handle(), rank });
+                let task = tokio::spawn(receive(stream, visit, house.clone(), door.clone()));
+                places.0.push_back(Place { task: task.abort_handle(), rank, source });
             }
             Err(error) => {
                 if !std::mem::replace(&mut is_failing, true) {
@@ -271,6 +345,31 @@ where
                 sleep(PAUSE).await;
             }
         }
+    }
+}
+
+/// Serves a connection, behind a handshake where there is a door.
+async fn receive<S>(stream: S, mut visit: Visit, house: House, door: Option<Door>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    // Below TLS, whose last words would wait for their reader, too.
+    let stream = Patient::new(stream, STALL);
+    let Some(door) = door else { return converse(stream, visit, house).await };
+    // Silence, and a client that leaves, are no news.
+    match timeout(HEAD_PATIENCE, tls::accept(stream, door.tls)).await {
+        Ok(Ok((stream, session))) => {
+            if let End::Tcp { tls, .. } = &mut visit.end {
+                *tls = Some(session);
+            }
+            converse(stream, visit, house).await;
+        }
+        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+            if let End::Tcp { peer, .. } = visit.end {
+                (door.refused)(peer, &error);
+            }
+        }
+        _ => {}
     }
 }
 
@@ -293,8 +392,7 @@ where
         .max_buf_size(HEAD_MAX)
         // A client that has said everything may close its direction, unless that ends a long answer.
         .half_close(limits.life.is_some());
-    let mut connection =
-        pin!(http.serve_connection(TokioIo::new(Patient::new(stream, STALL)), service));
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         _ = connection.as_mut() => return,
         () = life(limits) => {}
@@ -327,7 +425,7 @@ async fn by_tcp(listener: &TcpListener) -> io::Result<Arrival<TcpStream>> {
     let (stream, peer) = listener.accept().await?;
     let local = stream.local_addr()?;
     let copy = Arc::new(stream.as_fd().try_clone_to_owned()?);
-    Ok((stream, copy, End::Tcp { local, peer }))
+    Ok((stream, copy, End::Tcp { local, peer, tls: None }))
 }
 
 #[cfg(test)]
@@ -479,6 +577,34 @@ mod tests {
             .collect();
         assert!(is_open(&mut higher) && !is_open(&mut known));
         drop(others);
+    }
+
+    #[test]
+    fn a_flood_from_one_address_leaves_those_of_others() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let place = |source: &str, rank: u8| {
+            let task = runtime.spawn(pending::<()>()).abort_handle();
+            let peer = source.parse().unwrap();
+            let end = End::Tcp { local: peer, peer, tls: None };
+            Place { task, rank: Arc::new(rank.into()), source: end.source() }
+        };
+        let mut places = Places::default();
+        places.0.push_back(place("192.0.2.1:1", 0));
+        places.0.push_back(place("10.0.0.1:1", 1));
+        for port in 0..3 * CONNECTIONS {
+            places.make_room();
+            // Addresses within one network of IPv6 are one client's.
+            places.0.push_back(place(&format!("[2001:db8::{port}]:9"), 0));
+        }
+        let sources: Vec<_> = places.0.iter().map(|place| place.source.unwrap()).collect();
+        assert_eq!(sources.len(), CONNECTIONS);
+        assert_eq!(
+            sources[..2],
+            ["192.0.2.1".parse::<IpAddr>().unwrap(), "10.0.0.1".parse().unwrap()]
+        );
+        // Mapped addresses are those of IPv4.
+        let source = place("[::ffff:192.0.2.1]:1", 0).source;
+        assert_eq!(source, Some("192.0.2.1".parse().unwrap()));
     }
 
     /// A client that has sent something behind its request, and one that has not, as the server sees it.

@@ -238,7 +238,7 @@ fn check_users(config: &Config, errors: &mut Collector) {
         }
     }
     let metrics = config.metrics.iter().map(|metrics| ("metrics", &metrics.group));
-    let api = config.api.iter().map(|api| ("api", &api.group));
+    let api = config.api.iter().map(|api| ("api", &api.at.group));
     let access = config.access.iter().map(|access| ("access", &access.group));
     for (what, group) in metrics.chain(api).chain(access) {
         if let Some(reason) = group.as_ref().and_then(|group| gid_of(group).err()) {
@@ -256,6 +256,8 @@ fn check_holders(config: &Config, errors: &mut Collector) {
         let found = match holder {
             Holder::User(name) => uid_of(name),
             Holder::Group(name) => gid_of(name),
+            // An authority gives it.
+            Holder::Certificate(_) => continue,
         };
         if let Err(reason) = found {
             errors.add(None, format!("access: {role}: {reason}"));

@@ -2,7 +2,6 @@
 //! of them. Routes, of which there may be many, are compared separately.
 
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
 use ::script::{Policy, StepSettings};
@@ -23,10 +22,10 @@ use slowpath::{Advertise, Discovery, Icmp, InterfaceSettings, Preference, Prefix
 
 use super::{
     Access, Api, Bond, Command, Config, ControlSocket, Cores, DEFAULT_VRF, Driver, Element, Events,
-    Fib, Filter, Forwarders, Forwarding, Fpm, Import, Interface, KernelRoutes, LOOPBACK,
-    LacpSettings, LinkWish, Log, Loopback, Memory, Metrics, Mirror, MulticastRoute, NamedNextHop,
+    Fib, Filter, Forwarders, Forwarding, Fpm, HttpListeners, Import, Interface, KernelRoutes,
+    LOOPBACK, LacpSettings, LinkWish, Log, Loopback, Memory, Mirror, MulticastRoute, NamedNextHop,
     Neighbour, Port, PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, SetRoutes, Slowpath,
-    Telnet, Vlan, Vrf, Wire, action_name,
+    Telnet, Tls, Vlan, Vrf, Wire, action_name,
 };
 use crate::rib;
 
@@ -122,6 +121,9 @@ pub enum Unit {
 
 /// Reasons for a restart.
 const MEMORY: &str = "packet memory is reserved when the router starts";
+
+/// Nanoseconds of a second.
+const NANOS: i128 = 1_000_000_000;
 
 /// One setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -287,18 +289,13 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     }
     elements.iter().for_each(|element| list.element(element));
     control_sockets.iter().for_each(|socket| list.control_socket(socket));
-    if let Some(Metrics { socket, group, listen }) = metrics {
-        let socket = socket.as_ref().map(|path| path.display());
-        list.live(Unit::Metrics, "metrics: socket", or(socket, "none"));
-        list.live(Unit::Metrics, "metrics: group", or(group.as_ref(), "none"));
-        list.live(Unit::Metrics, "metrics: listen", or(*listen, "none"));
+    if let Some(at) = metrics {
+        list.listeners((Unit::Metrics, "metrics"), at);
     }
-    if let Some(Api { socket, group, listen, token_file, dashboard }) = api {
-        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
-        list.live(Unit::Api, "api: socket", or(path(socket), "none"));
-        list.live(Unit::Api, "api: group", or(group.as_ref(), "none"));
-        list.live(Unit::Api, "api: listen", or(*listen, "none"));
-        list.live(Unit::Api, "api: token_file", or(path(token_file), "none"));
+    if let Some(Api { at, token_file, dashboard }) = api {
+        list.listeners((Unit::Api, "api"), at);
+        let token_file = token_file.as_ref().map(|path| path.display());
+        list.live(Unit::Api, "api: token_file", or(token_file, "none"));
         list.live(Unit::Api, "api: dashboard", dashboard);
     }
     if let Some(Access { group, read, operate, configure }) = access {
@@ -752,6 +749,28 @@ impl List<'_> {
             since.map(|since| format!("{}.{:09}", since.as_secs(), since.subsec_nanos()));
         self.live(Unit::Imports, format!("import {rank}: modified"), or(modified, "no such file"));
         self.live(Unit::Imports, format!("import {rank}: via"), via.trim_matches([';', ' ']));
+    }
+
+    fn listeners(&mut self, (unit, what): (Unit, &str), at: &HttpListeners) {
+        let HttpListeners { socket, group, listen, tls } = at;
+        let socket = socket.as_ref().map(|path| path.display());
+        self.live(unit, format!("{what}: socket"), or(socket, "none"));
+        self.live(unit, format!("{what}: group"), or(group.as_ref(), "none"));
+        self.live(unit, format!("{what}: listen"), or(*listen, "none"));
+        let files = tls.as_ref().map(|Tls { certificate, key, client_ca }| {
+            (Some(certificate), Some(key), client_ca.as_ref())
+        });
+        let (certificate, key, client_ca) = files.unwrap_or_default();
+        for (name, file) in [("certificate", certificate), ("key", key), ("client_ca", client_ca)] {
+            let path = file.map(|file| file.path.display());
+            self.live(unit, format!("{what}: {name}"), or(path, "none"));
+            // The texts of files are no settings; another file at the same path is.
+            let changed = file.and_then(|file| file.changed);
+            let changed = changed.map(|ns| format!("{}.{:09}", ns / NANOS, ns % NANOS));
+            if let Some(changed) = changed {
+                self.live(unit, format!("{what}: {name}: changed"), changed);
+            }
+        }
     }
 
     fn events(&mut self, events: &Events) {

@@ -2036,20 +2036,37 @@ fn elements_name_what_there_is() {
     }
 }
 
+/// Settings of TLS, of files that are not there.
+const TLS: &str = "certificate = '/none/c', key = '/none/k', client_ca = '/none/a'";
+
+fn tls(has_ca: bool) -> Tls {
+    let file = |path: &str| PemFile { path: path.into(), changed: None };
+    let client_ca = has_ca.then(|| file("/none/a"));
+    Tls { certificate: file("/none/c"), key: file("/none/k"), client_ca }
+}
+
 #[test]
 fn metrics_are_off_and_stay_on_this_machine() {
     let config = |text: &str| read(&format!("{PORTS}{text}")).unwrap().metrics;
     assert_eq!(config(""), None);
-    let usual =
-        Metrics { socket: Some("/run/turnpike-metrics.sock".into()), group: None, listen: None };
+    let usual = HttpListeners {
+        socket: Some("/run/turnpike-metrics.sock".into()),
+        ..HttpListeners::default()
+    };
     assert_eq!(config("turnpike.metrics {}"), Some(usual.clone()));
     let group = Some("prometheus".to_owned());
-    let with_group = Metrics { group: group.clone(), ..usual };
+    let with_group = HttpListeners { group: group.clone(), ..usual };
     assert_eq!(config("turnpike.metrics { group = 'prometheus' }"), Some(with_group));
-    let tcp = Metrics { socket: None, group: None, listen: "127.0.0.1:9477".parse().ok() };
+    let listen = "127.0.0.1:9477".parse().ok();
+    let tcp = HttpListeners { listen, ..HttpListeners::default() };
     assert_eq!(config("turnpike.metrics { listen = '127.0.0.1:9477' }"), Some(tcp));
-    let both = Metrics { socket: Some("/m".into()), group, listen: "[::]:97".parse().ok() };
+    let listen = "[::]:97".parse().ok();
+    let mut both = HttpListeners { socket: Some("/m".into()), group, listen, tls: None };
     let text = "{ socket = '/m', group = 'prometheus', listen = '[::]:97', public = true }";
+    assert_eq!(config(&format!("turnpike.metrics {text}")), Some(both.clone()));
+    // Clients with certificates are not the public.
+    both.tls = Some(tls(true));
+    let text = text.replace("public = true", TLS);
     assert_eq!(config(&format!("turnpike.metrics {text}")), Some(both));
     let long = format!("/{}", "x".repeat(90));
     let too_long =
@@ -2057,6 +2074,11 @@ fn metrics_are_off_and_stay_on_this_machine() {
     for (settings, expected) in [
         (
             "listen = '0.0.0.0:9477'",
+            "metrics: listen \"0.0.0.0:9477\": others than this machine can reach it, and metrics have no \
+             passwords; write public = true if that is meant, or listen = \"127.0.0.1:9477\"",
+        ),
+        (
+            "listen = '0.0.0.0:9477', certificate = '/c', key = '/k'",
             "metrics: listen \"0.0.0.0:9477\": others than this machine can reach it, and metrics have no \
              passwords; write public = true if that is meant, or listen = \"127.0.0.1:9477\"",
         ),
@@ -2086,14 +2108,29 @@ fn the_api_is_off_and_stays_on_this_machine() {
     let config = |text: &str| read(&format!("{PORTS}{text}")).unwrap();
     assert_eq!((config("").api, config("").access), (None, None));
     let (group, token_file) = (Some("netops".to_owned()), Some("/t".into()));
-    let socket = Some("/run/turnpike-api.sock".into());
-    let usual = Api { socket, group: None, listen: None, token_file: None, dashboard: false };
+    let at =
+        HttpListeners { socket: Some("/run/turnpike-api.sock".into()), ..HttpListeners::default() };
+    let usual = Api { at, token_file: None, dashboard: false };
     assert_eq!(config("turnpike.api {}").api, Some(usual));
-    let listen = "[::1]:97".parse().ok();
-    let (socket, dashboard) = (Some("/a".into()), true);
-    let full = Api { socket, group: group.clone(), listen, token_file, dashboard };
+    let (socket, listen) = (Some("/a".into()), "[::1]:97".parse().ok());
+    let at = HttpListeners { socket, group: group.clone(), listen, tls: None };
+    let mut full = Api { at, token_file, dashboard: true };
     let text = "{ socket = '/a', group = 'netops', listen = '[::1]:97', token_file = '/t', dashboard = true }";
-    assert_eq!(config(&format!("turnpike.api {text}")).api, Some(full));
+    assert_eq!(config(&format!("turnpike.api {text}")).api, Some(full.clone()));
+    // With TLS, and clients that say who they are, from everywhere.
+    full.at.listen = "[::]:97".parse().ok();
+    full.at.tls = Some(tls(false));
+    let text = text.replace("[::1]", "[::]");
+    let with_token =
+        text.replace("token_file", "certificate = '/none/c', key = '/none/k', token_file");
+    assert_eq!(config(&format!("turnpike.api {with_token}")).api, Some(full.clone()));
+    (full.at.tls, full.token_file) = (Some(tls(true)), None);
+    let text = text.replace("token_file = '/t'", TLS);
+    let both = format!("turnpike.api {text} turnpike.access {{ read = {{ 'cert:alice' }} }}");
+    let both = config(&both);
+    assert_eq!(both.api, Some(full));
+    let alice = Holder::Certificate("alice".to_owned());
+    assert_eq!(both.access, Some(Access { read: vec![alice], ..Access::default() }));
     let holders = vec![Holder::User("alice".to_owned()), Holder::Group("1000".to_owned())];
     let roles = Access { group, read: holders, ..Access::default() };
     let text = "turnpike.access { group = 'netops', read = { 'alice', 'group:1000' } }";
@@ -2101,8 +2138,29 @@ fn the_api_is_off_and_stays_on_this_machine() {
     for (statement, expected) in [
         (
             "api { listen = '0.0.0.0:8479' }",
-            "api: listen \"0.0.0.0:8479\": others than this machine can reach it, and the API is not encrypted; listen \
-             on \"127.0.0.1:8479\", and reach it by ssh -L or a proxy with TLS",
+            "api: listen \"0.0.0.0:8479\": others than this machine can reach it, and the API is not encrypted; add \
+             certificate and key, or listen on \"127.0.0.1:8479\" and reach it by ssh -L",
+        ),
+        (
+            "api { listen = '0.0.0.0:8479', certificate = '/c', key = '/k' }",
+            "api: listen \"0.0.0.0:8479\": others than this machine can reach it, and nothing says who they are; add \
+             client_ca or token_file, or listen on \"127.0.0.1:8479\"",
+        ),
+        (
+            "api { listen = '127.0.0.1:1', certificate = '/c' }",
+            "api: key missing: certificate is nothing without it; add key",
+        ),
+        (
+            "api { listen = '127.0.0.1:1', client_ca = '/c' }",
+            "api: certificate missing: client_ca is nothing without it; add certificate",
+        ),
+        (
+            "api { listen = '127.0.0.1:1', certificate = '/c', key = '-----BEGIN PRIVATE KEY-----' }",
+            "4: api: key: no absolute path of a file in PEM; its text is read from there",
+        ),
+        (
+            "access { read = { 'cert:alice' } }",
+            "access: read: \"cert:alice\": no client shows a certificate without turnpike.api { client_ca }",
         ),
         (
             "api { token_file = '/t' }",
@@ -2119,7 +2177,8 @@ fn the_api_is_off_and_stays_on_this_machine() {
         ("access { wrong = { 'x' } }", "known: group, read, operate, configure"),
         (
             "access { read = { 'group:' } }",
-            "access: read: a name is empty; write users and groups such as { \"alice\", \"1000\", \"group:netops\" }",
+            "access: read: a name is empty; write users, groups and names of certificates such as { \"alice\", \"1000\", \
+             \"group:netops\", \"cert:alice\" }",
         ),
     ] {
         let errors = errors_below_ports(&format!("turnpike.{statement}"));

@@ -994,6 +994,12 @@
 ---@field group? string
 ---Address and port for TCP, such as "127.0.0.1:9477". Default: none.
 ---@field listen? string
+---Absolute path of the server's certificate in PEM, for TLS by TCP; behind it those of its authority. Default: no TLS.
+---@field certificate? string
+---Absolute path of its key in PEM, which only root or the router's user may read.
+---@field key? string
+---Absolute path of authorities in PEM: a client needs a certificate of one of them. Default: none is asked for.
+---@field client_ca? string
 ---An address that others than this machine reach is meant. Default: false.
 ---@field public public? boolean
 
@@ -1003,8 +1009,14 @@
 ---@field socket? string
 ---Group whose members may connect to the socket, by name or number as text. Default: none.
 ---@field group? string
----Address of this machine and port for TCP, such as "127.0.0.1:8479". Default: none.
+---Address and port for TCP, such as "127.0.0.1:8479"; of others than this machine with TLS only. Default: none.
 ---@field listen? string
+---Absolute path of the server's certificate in PEM, for TLS by TCP; behind it those of its authority. Default: no TLS.
+---@field certificate? string
+---Absolute path of its key in PEM, which only root or the router's user may read.
+---@field key? string
+---Absolute path of authorities in PEM: a client needs a certificate of one of them. Default: none is asked for.
+---@field client_ca? string
 ---Absolute path of a file with a role and a token on each line, for clients by TCP. Default: the user's role.
 ---@field token_file? string
 ---The dashboard, for browsers. Default: false.
@@ -1014,7 +1026,8 @@
 ---@class (exact) turnpike.AccessSettings
 ---Group whose members may connect to the control socket, by name or number as text. Default: none.
 ---@field group? string
----Who may query the state: users, by name or number as text, and groups such as "group:netops".
+---Who may query the state: users, by name or number as text, groups such as "group:netops", names of certificates such as
+---"cert:alice".
 ---@field read? string|string[]
 ---Who may also trace, capture, run commands and remove flows.
 ---@field operate? string|string[]

@@ -10,6 +10,7 @@ mod graphs;
 mod handlers;
 mod host;
 mod link;
+mod listeners;
 mod lists;
 mod loopbacks;
 mod metrics;
@@ -206,6 +207,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let steps: Vec<_> = steps.into_iter().map(|step| step.settle(&graphs)).collect();
     let script = (!steps.is_empty()).then_some(Script { steps, counters });
     let elements = handlers::elements(&mut context, of(Keyword::Element), &graphs);
+    let api = access::api(&mut context, of(Keyword::Api));
     let config = Config {
         file: file.to_owned(),
         text: text.into(),
@@ -243,8 +245,8 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         elements,
         control_sockets: handlers::sockets(&mut context, of(Keyword::ControlSocket)),
         metrics: metrics::read(&mut context, of(Keyword::Metrics)),
-        api: access::api(&mut context, of(Keyword::Api)),
-        access: access::roles(&mut context, of(Keyword::Access)),
+        access: access::roles(&mut context, of(Keyword::Access), api.as_ref()),
+        api,
     };
     context.errors.finish().map(|()| config)
 }

@@ -188,6 +188,11 @@ impl<'a, 's> Fields<'a, 's> {
         }
     }
 
+    /// Returns true if the value of a key is a text that suits.
+    pub(super) fn is_text(&self, key: &str, suits: impl Fn(&str) -> bool) -> bool {
+        matches!(self.get(key), Some(Value::Text(text)) if suits(text))
+    }
+
     /// Reads a switch that is off by default.
     pub(super) fn flag(&mut self, key: &str) -> bool {
         self.flag_or(key, false)

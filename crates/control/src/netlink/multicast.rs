@@ -59,7 +59,7 @@ pub(super) fn follow(
     netns: Option<std::path::PathBuf>,
     interfaces: watch::Receiver<Arc<Interfaces>>,
 ) -> Result<watch::Receiver<KernelGroups>, Error> {
-    thread::start("multicast", netns, move || async move {
+    thread::start("multicast", (netns, Some(privileges::Role::Server)), move || async move {
         let failed = |error| Error::Socket { what: "netlink socket for multicast".into(), error };
         let notifications =
             Socket::open(group::IPV4_MROUTE | group::IPV6_MROUTE).map_err(failed)?;

@@ -4,13 +4,15 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc;
 
+use privileges::Role;
+
 use super::{Error, socket};
 
 /// Starts a thread in a namespace. `make` opens its resources there and returns the future to run
-/// and the value to return, for which the caller waits.
+/// and the value to return, for which the caller waits. The future keeps to the role.
 pub(crate) fn start<T, F, M>(
     name: &str,
-    netns: Option<PathBuf>,
+    (netns, role): (Option<PathBuf>, Option<Role>),
     make: impl FnOnce() -> M + Send + 'static,
 ) -> Result<T, Error>
 where
@@ -31,6 +33,7 @@ where
                 Ok((run, value)) => {
                     // The caller waits for the value.
                     let _ = answer.send(Ok(value));
+                    role.into_iter().for_each(privileges::keep_to);
                     run.await;
                 }
                 Err(error) => drop(answer.send(Err(error))),

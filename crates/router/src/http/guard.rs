@@ -2,7 +2,7 @@
 //!
 //! | request | status | attack |
 //! |---|---|---|
-//! | for another host than this machine | 421 | a page whose name leads here for a moment (DNS rebinding) |
+//! | for another host than this machine, and with TLS than those of the certificate | 421 | a page whose name leads here for a moment (DNS rebinding) |
 //! | with `Origin`, unless it is the dashboard's, or with `Sec-Fetch-Site` of another site | 403 | a page of another site (CSRF) |
 //! | in chunks | 411 | smuggling behind a proxy that prefers the length |
 //! | with several hosts | 400 | the same |
@@ -12,6 +12,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use web::Session;
 use web::axum::http::request::Parts;
 use web::axum::http::uri::Authority;
 use web::axum::http::{HeaderMap, StatusCode, header};
@@ -30,21 +31,26 @@ pub(super) struct Service {
     pub(super) dashboard: bool,
 }
 
-/// Checks a request to the API.
-pub(super) fn check(parts: &Parts, service: Service) -> Result<(), Problem> {
+/// Checks a request to the API, which may have come by TLS.
+pub(super) fn check(parts: &Parts, service: Service, tls: Option<&Session>) -> Result<(), Problem> {
     let headers = &parts.headers;
     length(headers)?;
-    let host = host(headers, service.listen)?;
-    if headers.contains_key(header::ORIGIN) && !(service.dashboard && is_own(headers, host)) {
+    let host = host(headers, service.listen, |host| tls.is_some_and(|tls| tls.is_for(host)))?;
+    let own = format!("{}://{host}", if tls.is_some() { "https" } else { "http" });
+    if headers.contains_key(header::ORIGIN) && !(service.dashboard && is_own(headers, &own)) {
         return Err(foreign("the request has an Origin"));
     }
     site(headers)
 }
 
 /// Checks a request for a file of the dashboard, to which a page of another site may lead.
-pub(super) fn check_page(parts: &Parts, service: Service) -> Result<(), Problem> {
+pub(super) fn check_page(
+    parts: &Parts,
+    service: Service,
+    tls: Option<&Session>,
+) -> Result<(), Problem> {
     length(&parts.headers)?;
-    host(&parts.headers, service.listen)?;
+    host(&parts.headers, service.listen, |host| tls.is_some_and(|tls| tls.is_for(host)))?;
     let mode = parts.headers.get("sec-fetch-mode");
     match mode.is_some_and(|mode| mode == "navigate") {
         true => Ok(()),
@@ -61,9 +67,8 @@ fn length(headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Returns true if all origins are that of a page from this host.
-fn is_own(headers: &HeaderMap, host: &str) -> bool {
-    let own = format!("http://{host}");
+/// Returns true if all origins are this one.
+fn is_own(headers: &HeaderMap, own: &str) -> bool {
     let mut origins = headers.get_all(header::ORIGIN).iter();
     origins.all(|origin| origin.as_bytes().eq_ignore_ascii_case(own.as_bytes()))
 }
@@ -82,14 +87,18 @@ fn foreign(why: &str) -> Problem {
 }
 
 /// Returns the host that a request is for, which is this machine.
-fn host(headers: &HeaderMap, listen: Option<SocketAddr>) -> Result<&str, Problem> {
+fn host(
+    headers: &HeaderMap,
+    listen: Option<SocketAddr>,
+    is_certified: impl Fn(&str) -> bool,
+) -> Result<&str, Problem> {
     let hosts: Vec<_> = headers.get_all(header::HOST).iter().collect();
     if hosts.len() > 1 {
         let text = format!("{} Host headers: one is enough", hosts.len());
         return Err(Problem::new(StatusCode::BAD_REQUEST, text).closing());
     }
     let host = hosts.first().and_then(|host| host.to_str().ok()).unwrap_or_default();
-    if is_here(host, listen) {
+    if is_here(host, listen, is_certified) {
         return Ok(host);
     }
     let known = listen.map_or_else(|| "localhost".to_owned(), |listen| listen.to_string());
@@ -97,8 +106,9 @@ fn host(headers: &HeaderMap, listen: Option<SocketAddr>) -> Result<&str, Problem
     Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, text))
 }
 
-/// Returns true for a name of this machine that no name server can give away.
-fn is_here(host: &str, listen: Option<SocketAddr>) -> bool {
+/// Returns true for a name of this machine that no name server can give away: its addresses, and those for which its
+/// authority has made the certificate of the connection.
+fn is_here(host: &str, listen: Option<SocketAddr>, is_certified: impl Fn(&str) -> bool) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
     let name = authority.host().trim_start_matches('[').trim_end_matches(']');
     if host.contains('@') {
@@ -108,7 +118,7 @@ fn is_here(host: &str, listen: Option<SocketAddr>) -> bool {
     let is_own = |address: IpAddr| {
         address.is_loopback() || listen.is_some_and(|listen| listen.ip() == address)
     };
-    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(is_own)
+    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(is_own) || is_certified(name)
 }
 
 #[cfg(test)]
@@ -121,7 +131,7 @@ mod tests {
         for host in
             ["localhost", "LOCALHOST:8479", "127.0.0.1:8479", "127.0.0.1", "[::1]:8479", "[::1]"]
         {
-            assert!(is_here(host, listen), "{host}");
+            assert!(is_here(host, listen, |_| false), "{host}");
         }
         for host in [
             "",
@@ -136,7 +146,12 @@ mod tests {
             "localhost/",
             "a b",
         ] {
-            assert!(!is_here(host, listen), "{host}");
+            assert!(!is_here(host, listen, |_| false), "{host}");
+        }
+        let certified = |name: &str| name == "router.example";
+        assert!(is_here("router.example:8479", listen, certified));
+        for host in ["attacker.example", "attacker.example@router.example", "router.example/"] {
+            assert!(!is_here(host, listen, certified), "{host}");
         }
     }
 
@@ -152,7 +167,7 @@ mod tests {
     fn only_the_dashboards_own_pages_have_an_origin() {
         let host = ("host", "localhost:8080");
         let passes = |dashboard, headers: &[(&'static str, &'static str)]| {
-            check(&parts(headers), Service { listen: None, dashboard }).is_ok()
+            check(&parts(headers), Service { listen: None, dashboard }, None).is_ok()
         };
         let own = ("origin", "http://localhost:8080");
         assert!(passes(true, &[host]) && passes(false, &[host]) && passes(true, &[host, own]));
@@ -177,7 +192,7 @@ mod tests {
     #[test]
     fn pages_of_other_sites_may_lead_to_the_dashboard() {
         let passes = |headers: &[(&'static str, &'static str)]| {
-            check_page(&parts(headers), Service { listen: None, dashboard: true }).is_ok()
+            check_page(&parts(headers), Service { listen: None, dashboard: true }, None).is_ok()
         };
         let (host, other) = (("host", "localhost"), ("sec-fetch-site", "cross-site"));
         assert!(passes(&[host, other, ("sec-fetch-mode", "navigate")]));

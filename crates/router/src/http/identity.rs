@@ -4,42 +4,37 @@
 //! |---|---|
 //! | Unix socket | the user and the groups of the process that connected |
 //! | TCP without `token_file` | the user of the process that is connected, as the kernel reports it; no groups |
-//! | TCP with `token_file` | the holder of the token in `Authorization: Bearer …` |
+//! | TCP with `client_ca` | the names in the certificate of the connection |
+//! | TCP with `token_file` | the holder of the token in `Authorization: Bearer …`; with `client_ca` its certificate is enough if that has a role |
 //!
 //! The file of tokens has a role and a token on each line. It is read at each request, so a token is withdrawn by its line.
 
-use std::fs::OpenOptions;
-use std::io::Read;
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use api::http::Role;
 use control::gate::Gate;
 use dataplane::lock::lock;
-use nix::fcntl::OFlag;
-use nix::unistd::Uid;
 use subtle::ConstantTimeEq;
-use web::End;
 use web::axum::http::{HeaderMap, StatusCode, header};
+use web::{End, Session};
 
+use super::super::private::{self, Others};
 use super::super::server::access::{Peer, Roles};
 use super::super::server::audit;
+use super::super::web_listeners::WebListeners;
 use super::response::Problem;
 
 /// Fewest characters of a token.
 const TOKEN_LEAST: usize = 32;
 
-/// Most bytes of the file of tokens.
-const FILE_MOST: u64 = 64 << 10;
-
-/// Way in: the address, and who is let in by it.
+/// Ways to identify clients.
 pub(super) struct Door {
-    /// The address of the service.
-    pub(super) listen: Option<SocketAddr>,
     token_file: Option<PathBuf>,
+    /// Clients by TCP have certificates.
+    certificates: bool,
     gate: Option<Mutex<Gate>>,
 }
 
@@ -70,13 +65,14 @@ impl Door {
     ///
     /// # Errors
     /// The file of tokens is not right, or the kernel does not report the users of sockets.
-    pub(super) fn open(listen: Option<SocketAddr>, token_file: Option<PathBuf>) -> Result<Self> {
+    pub(super) fn open(listeners: &WebListeners, token_file: Option<PathBuf>) -> Result<Self> {
         if let Some(file) = &token_file {
             read_tokens(file)?;
         }
-        let needs_gate = listen.is_some() && token_file.is_none();
+        let certificates = listeners.has_certificates();
+        let needs_gate = listeners.address().is_some() && token_file.is_none() && !certificates;
         let gate = needs_gate.then(|| Gate::open("api", &[], None).map(Mutex::new));
-        Ok(Self { listen, token_file, gate: gate.transpose()? })
+        Ok(Self { token_file, certificates, gate: gate.transpose()? })
     }
 
     pub(super) fn identify(
@@ -85,15 +81,21 @@ impl Door {
         headers: &HeaderMap,
         roles: &Roles,
     ) -> Result<Who, Problem> {
-        match (end, &self.token_file) {
-            (End::Unix(socket), _) => {
+        let (local, peer) = match end {
+            End::Unix(socket) => {
                 let peer = Peer::of(&**socket).map_err(|error| unknown(&error))?;
-                Ok(Who::of(&peer, roles, ""))
+                return Ok(Who::of(&peer, roles, ""));
             }
-            (End::Tcp { peer, .. }, Some(file)) => by_token(file, headers, *peer, roles),
-            (End::Tcp { local, peer }, None) => {
+            End::Tcp { local, peer, tls: _ } => (*local, *peer),
+        };
+        let by_certificate = self.certificates.then(|| by_certificate(end.tls(), peer, roles));
+        match (&self.token_file, by_certificate.transpose()?) {
+            (Some(_), Some(who)) if who.role.is_some() && !has_token(headers) => Ok(who),
+            (Some(file), _) => by_token(file, headers, peer, roles),
+            (None, Some(who)) => Ok(who),
+            (None, None) => {
                 let gate = self.gate.as_ref().ok_or_else(|| unknown(&"a defect, please report"))?;
-                let uid = lock(gate).user(*local, *peer).map_err(|refusal| {
+                let uid = lock(gate).user(local, peer).map_err(|refusal| {
                     let client = audit::Client::of_http(&peer.to_string());
                     roles.log_unknown(&client, &refusal.to_string());
                     unknown(&refusal)
@@ -102,6 +104,23 @@ impl Door {
             }
         }
     }
+}
+
+fn has_token(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::AUTHORIZATION)
+}
+
+fn by_certificate(tls: Option<&Session>, peer: SocketAddr, roles: &Roles) -> Result<Who, Problem> {
+    let names = tls.and_then(Session::client).ok_or_else(|| {
+        let reason = "its certificate has expired, or its authority is no client_ca any more";
+        roles.log_unknown(&audit::Client::of_http(&peer.to_string()), reason);
+        Problem::new(StatusCode::FORBIDDEN, format!("{reason}; connect again with another"))
+    })?;
+    let name = match names.first() {
+        Some(name) => format!("certificate {name}"),
+        None => "a certificate without a name".to_owned(),
+    };
+    Ok(Who { role: roles.role_of_names(names), number: format!("{name}, {peer}"), name })
 }
 
 fn unknown(reason: &dyn std::fmt::Display) -> Problem {
@@ -145,7 +164,9 @@ fn by_token(
 
 /// Reads lines such as `read 3f786850e387550fdab836ed7e6dc881`.
 fn read_tokens(file: &Path) -> Result<Vec<(Role, String)>> {
-    let text = read_private(file).with_context(|| format!("token_file {}", file.display()))?;
+    let named = || format!("token_file {}", file.display());
+    let bytes = private::read(file, Others::Nothing).with_context(named)?;
+    let text = String::from_utf8(bytes).ok().context("no text").with_context(named)?;
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let tokens: Vec<_> = lines
@@ -168,25 +189,6 @@ fn token(line: &str) -> Result<(Role, String)> {
         "its token is not {TOKEN_LEAST} or more letters, digits and signs: openssl rand -hex 32"
     );
     Ok((role, token.to_owned()))
-}
-
-/// Reads a file that only root or the router's user can have read or written.
-fn read_private(path: &Path) -> Result<String> {
-    // A pipe does not block.
-    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
-    let about = file.metadata()?;
-    ensure!(about.is_file(), "not a file");
-    let mode = about.mode() & 0o777;
-    if mode & 0o077 != 0 {
-        bail!("mode {mode:o}: others can read it; chmod 600");
-    }
-    let owner = about.uid();
-    let is_own = [0, Uid::effective().as_raw()].contains(&owner);
-    ensure!(is_own, "it is user {owner}'s; chown root");
-    let mut text = String::new();
-    file.take(FILE_MOST).read_to_string(&mut text)?;
-    ensure!((text.len() as u64) < FILE_MOST, "larger than {FILE_MOST} bytes");
-    Ok(text)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The API over HTTP, and the roles of its clients and of the control socket's.
 
 use anyhow::Result;
-use control::config::Config;
+use control::config::{Config, Strictness};
 
-use super::super::http::Opened;
+use super::super::http::{Opened, Service};
 use super::super::server::access::Access;
 use super::Owner;
 
@@ -17,19 +17,32 @@ pub(super) struct NewRoles {
 impl Owner {
     /// Serves the API by these listeners from now on, or by none.
     pub(super) fn serve_api(&mut self, opened: Option<Opened>) {
+        let entrance = match opened {
+            Some(Opened::Renewal(renewal)) => {
+                return self.serving.api.iter().for_each(|now| now.renew(&renewal));
+            }
+            Some(Opened::Listeners(entrance)) => Some(*entrance),
+            None => None,
+        };
         // A client may wait there for the answer to this change.
-        self.serving.api.take().into_iter().for_each(super::super::http::Service::retire);
-        let (Some(opened), Some(service)) = (opened, &self.serving.service) else { return };
-        match opened.serve(service.questions().clone(), self.serving.roles.clone()) {
+        self.serving.api.take().into_iter().for_each(Service::retire);
+        let (Some(entrance), Some(service)) = (entrance, &self.serving.service) else { return };
+        let (questions, roles) = (service.questions().clone(), self.serving.roles.clone());
+        match Service::serve(entrance, questions, roles) {
             Ok(service) => self.serving.api = Some(service),
             Err(error) => tracing::error!("turnpike.api: {error:#}"),
         }
     }
 
     /// Opens the listeners of the new configuration, if they are others.
-    pub(super) fn open_api(&self, old: &Config, new: &Config) -> Result<Option<Opened>> {
+    pub(super) fn open_api(
+        &self,
+        (old, new): (&Config, &Config),
+        strictness: Strictness,
+    ) -> Result<Option<Opened>> {
         let settings = new.api.as_ref().filter(|_| old.api != new.api);
-        settings.map(|settings| Opened::open(settings, self.serving.api.as_ref())).transpose()
+        let now = self.serving.api.as_ref();
+        settings.map(|settings| Opened::open(settings, strictness, now)).transpose()
     }
 
     /// Looks the roles of the new configuration up, if they are others.

@@ -17,7 +17,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use control::config::{self, Config, ControlSocket, Diff, Interface, Neighbour, Port, Route, Unit};
+use control::config::{
+    self, Config, ControlSocket, Diff, Interface, Neighbour, Port, Route, Strictness, Unit,
+};
 use control::cores::CorePlacement;
 use control::fpm::Entrance;
 use control::netlink::KernelOrder;
@@ -98,6 +100,7 @@ impl Owner {
         let Prepared {
             base,
             config,
+            strictness,
             diff,
             imports,
             graphs,
@@ -112,7 +115,7 @@ impl Owner {
         let (fibs, near) = fibs.map(|fibs| (fibs.empty, fibs.near)).unzip();
         let mut done = Done { hosts, ..Done::default() };
         let with = (graphs, ports, ready, fibs);
-        let made = match self.change((&base, &config, &diff), with, &mut done).await {
+        let made = match self.change((&base, &config, &diff), (with, strictness), &mut done).await {
             Ok(pause) => match self.spread(&placement, more, (&base, &config)).await {
                 Ok(between) => Ok(pause.max(between)),
                 Err(error) => Err(error),
@@ -157,14 +160,14 @@ impl Owner {
     async fn change(
         &mut self,
         (base, config, diff): (&Config, &Config, &Diff),
-        (graphs, ports, ready, fibs): Parts,
+        ((graphs, ports, ready, fibs), strictness): (Parts, Strictness),
         done: &mut Done,
     ) -> Result<Option<Duration>> {
         let schedulers = self.schedulers(base, config)?;
         done.opened.telnet = self.open_telnet(base, config)?;
         done.opened.control = self.open_control_sockets(base, config)?;
-        done.opened.metrics = self.open_metrics(base, config)?;
-        done.opened.api = self.open_api(base, config)?;
+        done.opened.metrics = self.open_metrics((base, config), strictness)?;
+        done.opened.api = self.open_api((base, config), strictness)?;
         done.opened.roles = self.resolve_roles(base, config)?;
         done.opened.entrance = Sources::open_entrance(base, config)?;
         self.make_vrfs(base, config)?;

@@ -2,20 +2,27 @@
 
 use std::time::Instant;
 
-use control::config::{self, Config};
+use control::config::{self, Config, Strictness};
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::port::PortId;
 
-use super::super::metrics::{InterfaceView, Opened, Traffic, View, VrfView};
+use super::super::metrics::{InterfaceView, Opened, Service, Traffic, View, VrfView};
 use super::Owner;
 use super::hardware_filters::OfRule;
 
 impl Owner {
     /// Serves metrics by these listeners from now on, or by none.
     pub(super) fn serve_metrics(&mut self, opened: Option<Opened>) {
+        let listeners = match (opened, &self.serving.metrics) {
+            (Some(Opened::Renewal(renewal)), now) => {
+                return now.iter().for_each(|now| now.renew(&renewal));
+            }
+            (Some(Opened::Listeners(listeners)), _) => Some(*listeners),
+            (None, _) => None,
+        };
         let before = self.serving.metrics.take();
         let board = before.as_ref().map(|before| before.board.clone()).unwrap_or_default();
-        match opened.map(|opened| opened.serve(board)).transpose() {
+        match listeners.map(|listeners| Service::serve(listeners, board)).transpose() {
             Ok(service) => self.serving.metrics = service,
             Err(error) => tracing::error!("turnpike.metrics: {error:#}"),
         }
@@ -24,11 +31,12 @@ impl Owner {
     /// Opens the listeners of the new configuration, if they are others.
     pub(super) fn open_metrics(
         &self,
-        old: &Config,
-        new: &Config,
+        (old, new): (&Config, &Config),
+        strictness: Strictness,
     ) -> anyhow::Result<Option<Opened>> {
         let settings = new.metrics.as_ref().filter(|_| old.metrics != new.metrics);
-        settings.map(|settings| Opened::open(settings, self.serving.metrics.as_ref())).transpose()
+        let now = self.serving.metrics.as_ref();
+        settings.map(|settings| Opened::open(settings, strictness, now)).transpose()
     }
 
     /// Publishes the state, if somebody may ask. To be called from time to time, and after changes.

@@ -3,7 +3,8 @@
 //! ```text
 //!   control socket, API's socket -- SO_PEERCRED, SO_PEERGROUPS --> Peer -+
 //!   API by TCP on this machine -- sock_diag: the user -----------> Peer -+-> role -> Operation's role: admitted or not
-//!   API by TCP with a token ------------------------------------------------^
+//!   API by TCP with a certificate -- its names --------------------------+
+//!   API by TCP with a token ---------------------------------------------+
 //! ```
 //!
 //! root and the router's own user have all roles; others have those that the configuration gives them, and none without
@@ -34,10 +35,11 @@ pub struct Access {
     roles: [Vec<(Id, String)>; 3],
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Id {
     User(u32),
     Group(u32),
+    Certificate(String),
 }
 
 impl Access {
@@ -50,6 +52,7 @@ impl Access {
             let id = match holder {
                 Holder::User(name) => uid_of(name).map(Id::User),
                 Holder::Group(name) => gid_of(name).map(Id::Group),
+                Holder::Certificate(name) => Ok(Id::Certificate(name.clone())),
             };
             let id = id.inspect_err(|reason| tracing::warn!("access: no role for it: {reason}"));
             Some((id.ok()?, holder.to_string()))
@@ -72,11 +75,21 @@ impl Access {
         if [0, Uid::effective().as_raw()].contains(&peer.uid) {
             return Some(Role::Configure);
         }
-        let is_peer = |(id, _): &(Id, String)| match id {
+        self.highest(|id| match id {
             Id::User(uid) => *uid == peer.uid,
             Id::Group(gid) => peer.groups.contains(gid),
-        };
-        let has = |role: &Role| self.roles[*role as usize].iter().any(is_peer);
+            Id::Certificate(_) => false,
+        })
+    }
+
+    /// Returns the role of a client whose certificate has these names; `None` if it has none.
+    pub fn role_of_names(&self, names: &[String]) -> Option<Role> {
+        self.highest(|id| matches!(id, Id::Certificate(name) if names.contains(name)))
+    }
+
+    /// The highest role with such a holder.
+    fn highest(&self, is_holder: impl Fn(&Id) -> bool) -> Option<Role> {
+        let has = |role: &Role| self.roles[*role as usize].iter().any(|(id, _)| is_holder(id));
         Role::ALL.into_iter().rev().find(has)
     }
 
@@ -109,6 +122,11 @@ impl Roles {
     /// Returns the role of a user of this machine; `None` if it has none.
     pub fn role_of(&self, peer: &Peer) -> Option<Role> {
         self.access.load().role_of(peer)
+    }
+
+    /// Returns the role of a client whose certificate has these names; `None` if it has none.
+    pub fn role_of_names(&self, names: &[String]) -> Option<Role> {
+        self.access.load().role_of_names(names)
     }
 
     /// Checks that a client with this role may make a request, and returns the role; `who` names the client.
@@ -218,6 +236,25 @@ mod tests {
         assert_eq!(role(0, &[]), Some(Role::Configure));
         assert_eq!(Access::default().role_of(&peer(70003, &[70000])), None);
         assert_eq!(Access::default().role_of(&peer(0, &[])), Some(Role::Configure));
+    }
+
+    #[test]
+    fn a_certificate_has_the_highest_role_of_its_names_and_is_no_user() {
+        let certificate = |name: &str| Holder::Certificate(name.to_owned());
+        let settings = config::Access {
+            read: vec![certificate("prometheus"), certificate("70001")],
+            operate: vec![certificate("alice"), Holder::User("70003".to_owned())],
+            ..config::Access::default()
+        };
+        let access = Access::resolve(Some(&settings));
+        let role = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            access.role_of_names(&names)
+        };
+        assert_eq!((role(&[]), role(&["bob", "ALICE", "70003", "root"])), (None, None));
+        assert_eq!(role(&["prometheus"]), Some(Role::Read));
+        assert_eq!(role(&["prometheus", "alice"]), Some(Role::Operate));
+        assert_eq!(access.role_of(&peer(70001, &[70001])), None, "a name is no user");
     }
 
     #[test]

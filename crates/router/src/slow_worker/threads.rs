@@ -53,6 +53,7 @@ impl SlowThreads {
             let mut worker = given.recv().ok()?;
             let _registration = super::super::register(&eal);
             cores::sharpen_timer();
+            privileges::keep_to(privileges::Role::Unit);
             worker.run(&stop);
             match worker.leaving.take() {
                 // The asker has ended, as the router is about to.

@@ -11,7 +11,7 @@ use dataplane::words::count;
 use machine::bind::Binder;
 use machine::{Machine, cores};
 use router::progress::Progress;
-use router::{ConfigSource, Language, Program, quarantine, room};
+use router::{ConfigSource, Language, Program, quarantine, room, tls};
 
 /// The configuration, and its language.
 #[derive(Clone, Debug, Args)]
@@ -72,6 +72,7 @@ pub fn check(source: &SourceArgs, offline: bool, program: &Program) -> Result<(S
         checked.map_err(|errors| anyhow!("{errors}"))?;
         binder.check(&config, None)?;
         quarantine::examine(&config.quarantine.directory)?;
+        tls::examine(&config, None, Strictness::New)?;
         warnings.extend(binder.taken_over(&config));
         let cores = cores::place(&config)?.forward;
         let (needed_mb, _) = router::packet_memory(&config, &cores);

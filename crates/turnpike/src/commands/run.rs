@@ -108,6 +108,7 @@ fn checked(args: &RunArgs, loaded: Result<(Config, Vec<String>)>) -> Result<Chos
     })?;
     binder.check(&config, None).map_err(|error| point_to_doctor(error, &args.source))?;
     router::quarantine::examine(&config.quarantine.directory)?;
+    router::tls::examine(&config, None, Strictness::Known)?;
     warnings.extend(binder.taken_over(&config));
     Ok(Chosen { config, warnings, refused: None })
 }

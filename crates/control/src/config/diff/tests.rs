@@ -208,6 +208,16 @@ fn every_kind_of_setting_is_compared() {
             "api: token_file: none => /t",
         ),
         (
+            "turnpike.api { listen = '127.0.0.1:1', certificate = '/c', key = '/k' }".to_owned(),
+            "turnpike.api { listen = '127.0.0.1:1', certificate = '/c', key = '/other' }".to_owned(),
+            "api: key: /k => /other",
+        ),
+        (
+            "turnpike.metrics { listen = '127.0.0.1:1', certificate = '/c', key = '/k' }".to_owned(),
+            "turnpike.metrics { listen = '127.0.0.1:1', certificate = '/c', key = '/k', client_ca = '/a' }".to_owned(),
+            "metrics: client_ca: none => /a",
+        ),
+        (
             "turnpike.api {}".to_owned(),
             "turnpike.api { dashboard = true }".to_owned(),
             "api: dashboard: false => true",
@@ -578,8 +588,10 @@ fn every_statement() -> Vec<String> {
          to = { '0 0 e' }, step = 'classify', counts = { 'classify.ip4' }, port = 'a', ways = { 'local', 'a' } }",
         "control_socket 'cs' { listen = '0.0.0.0:97', public = true, read_only = true, verbose = true, clients = 9, \
          idle_s = 9, users = { 'root' } }",
-        "metrics { socket = '/m', group = 'root', listen = '127.0.0.1:97' }",
-        "api { socket = '/a', group = 'root', listen = '127.0.0.1:96', token_file = '/t', dashboard = true }",
+        "metrics { socket = '/m', group = 'root', listen = '127.0.0.1:97', certificate = '/c', key = '/k', \
+         client_ca = '/dev/null' }",
+        "api { socket = '/a', group = 'root', listen = '127.0.0.1:96', certificate = '/c', key = '/k', \
+         client_ca = '/ca', token_file = '/t', dashboard = true }",
         "access { group = 'root', read = { 'root' }, operate = { 'group:root' }, configure = { '0' } }",
         "routes_from { 'kernel', 'fpm', audit_s = 9, receive_buffer_mib = 9 }",
         "fpm { listen = '127.0.0.1:98', keep_s = 9, users = { 'root' } }",

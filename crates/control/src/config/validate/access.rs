@@ -6,45 +6,51 @@ use super::super::script::Statement;
 use super::super::value::Fields;
 use super::super::{Access, Api, Holder};
 use super::Context;
-use super::metrics::socket;
-use super::rest::{listen, plain, single};
+use super::listeners::{self, Service, group};
+use super::rest::{plain, single};
 
-/// The socket of a statement that names neither a socket nor an address.
-const SOCKET: &str = "/run/turnpike-api.sock";
-
-/// The port number in examples.
-const USUAL: u16 = 8479;
+const SERVICE: Service = Service { socket: "/run/turnpike-api.sock", group: "netops", port: 8479 };
 
 /// Prefix of groups among the holders of a role.
 const GROUP: &str = "group:";
+
+/// Prefix of names of certificates there.
+const CERTIFICATE: &str = "cert:";
 
 pub(super) fn api<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
 ) -> Option<Api> {
     let statement = single(context, statements)?;
-    let mut fields =
-        plain(context, statement, &["socket", "group", "listen", "token_file", "dashboard"]);
-    let (socket, dashboard) = (socket(&mut fields, SOCKET), fields.flag("dashboard"));
-    let mut api = Api { socket, group: None, listen: None, token_file: None, dashboard };
-    if let Some(text) = fields.text("listen", "an address and a port such as \"127.0.0.1:8479\"") {
-        match listen(text, USUAL) {
-            Ok(address) if address.ip().is_loopback() => api.listen = Some(address),
-            Ok(_) => {
-                let message = format!(
-                    "listen \"{text}\": others than this machine can reach it, and the API is not encrypted; listen on \
-                     \"127.0.0.1:{USUAL}\", and reach it by ssh -L or a proxy with TLS"
-                );
-                fields.error("listen", message);
+    let known = &[
+        "socket",
+        "group",
+        "listen",
+        "certificate",
+        "key",
+        "client_ca",
+        "token_file",
+        "dashboard",
+    ];
+    let mut fields = plain(context, statement, known);
+    let at = listeners::read(&mut fields, &SERVICE, |fields, tls| {
+        let port = SERVICE.port;
+        match tls {
+            None => Some(format!(
+                "others than this machine can reach it, and the API is not encrypted; add certificate and key, or listen \
+                 on \"127.0.0.1:{port}\" and reach it by ssh -L"
+            )),
+            Some(tls) if tls.client_ca.is_none() && fields.get("token_file").is_none() => {
+                Some(format!(
+                    "others than this machine can reach it, and nothing says who they are; add client_ca or token_file, \
+                     or listen on \"127.0.0.1:{port}\""
+                ))
             }
-            Err(reason) => fields.error("listen", format!("listen \"{text}\": {reason}")),
+            Some(_) => None,
         }
-    } else if api.socket.is_none() {
-        api.socket = Some(PathBuf::from(SOCKET));
-    }
-    api.token_file = token_file(&mut fields, api.listen.is_some());
-    api.group = group(&mut fields, api.socket.is_some());
-    Some(api)
+    });
+    let token_file = token_file(&mut fields, at.listen.is_some());
+    Some(Api { at, token_file, dashboard: fields.flag("dashboard") })
 }
 
 fn token_file(fields: &mut Fields<'_, '_>, has_address: bool) -> Option<PathBuf> {
@@ -60,38 +66,43 @@ fn token_file(fields: &mut Fields<'_, '_>, has_address: bool) -> Option<PathBuf>
     Some(text.into())
 }
 
-fn group(fields: &mut Fields<'_, '_>, has_socket: bool) -> Option<String> {
-    let text = fields.text("group", "a group such as \"netops\"")?;
-    if !has_socket {
-        let message = "group: nothing has it without a socket; add socket, or leave it out";
-        fields.error("group", message);
-    }
-    Some(text.to_owned())
-}
-
 pub(super) fn roles<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
+    api: Option<&Api>,
 ) -> Option<Access> {
     let statement = single(context, statements)?;
     let mut fields = plain(context, statement, &["group", "read", "operate", "configure"]);
-    Some(Access {
-        group: group(&mut fields, true),
-        read: holders(&mut fields, "read"),
-        operate: holders(&mut fields, "operate"),
-        configure: holders(&mut fields, "configure"),
-    })
+    let has_certificates = api.and_then(|api| api.at.tls.as_ref()?.client_ca.as_ref()).is_some();
+    let mut holders = |role| holders(&mut fields, role, has_certificates);
+    let (read, operate, configure) = (holders("read"), holders("operate"), holders("configure"));
+    Some(Access { group: group(&mut fields, SERVICE.group, true), read, operate, configure })
 }
 
-fn holders(fields: &mut Fields<'_, '_>, role: &'static str) -> Vec<Holder> {
-    let expected = "users and groups such as { \"alice\", \"1000\", \"group:netops\" }";
+fn holders(fields: &mut Fields<'_, '_>, role: &'static str, has_certificates: bool) -> Vec<Holder> {
+    let expected = "users, groups and names of certificates such as { \"alice\", \"1000\", \"group:netops\", \"cert:alice\" }";
     let texts = fields.texts(role, expected);
-    if texts.iter().any(|text| text.strip_prefix(GROUP).unwrap_or(text).is_empty()) {
+    if texts.iter().map(|text| holder(text)).any(|holder| holder.name().is_empty()) {
         fields.error(role, format!("{role}: a name is empty; write {expected}"));
     }
-    let holder = |text: &str| match text.strip_prefix(GROUP) {
-        Some(group) => Holder::Group(group.to_owned()),
-        None => Holder::User(text.to_owned()),
-    };
-    texts.into_iter().map(holder).collect()
+    let holders: Vec<_> = texts.into_iter().map(holder).collect();
+    let is_certificate = |holder: &&Holder| matches!(holder, Holder::Certificate(_));
+    if let Some(holder) = holders.iter().find(is_certificate).filter(|_| !has_certificates) {
+        let message = format!(
+            "{role}: \"{CERTIFICATE}{}\": no client shows a certificate without turnpike.api {{ client_ca }}",
+            holder.name()
+        );
+        fields.error(role, message);
+    }
+    holders
+}
+
+fn holder(text: &str) -> Holder {
+    if let Some(group) = text.strip_prefix(GROUP) {
+        Holder::Group(group.to_owned())
+    } else if let Some(name) = text.strip_prefix(CERTIFICATE) {
+        Holder::Certificate(name.to_owned())
+    } else {
+        Holder::User(text.to_owned())
+    }
 }

@@ -131,13 +131,17 @@ pub(super) fn is_within(
 ) -> bool {
     let is_within = address.ip().is_loopback() || is_public;
     if !is_within {
-        let message = format!(
-            "listen \"{address}\": others than this machine can reach it, and {what} no passwords; write public = true \
-             if that is meant, or listen = \"127.0.0.1:{usual}\""
-        );
-        fields.error("listen", message);
+        fields.error("listen", format!("listen \"{address}\": {}", exposed(what, usual)));
     }
     is_within
+}
+
+/// The reason for which an address that others than this machine can reach is refused.
+pub(super) fn exposed(what: &str, usual: u16) -> String {
+    format!(
+        "others than this machine can reach it, and {what} no passwords; write public = true if that is meant, or \
+         listen = \"127.0.0.1:{usual}\""
+    )
 }
 
 /// Reads the users that may connect; their existence is checked against the machine elsewhere.

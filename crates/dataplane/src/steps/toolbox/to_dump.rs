@@ -134,7 +134,10 @@ impl Dump {
             ended: AtomicBool::new(false),
         });
         let of_thread = waiting.clone();
-        let body = move || settings.write(&of_thread);
+        let body = move || {
+            privileges::keep_to(privileges::Role::Writer);
+            settings.write(&of_thread);
+        };
         let thread = thread::Builder::new().name("dump".to_owned()).spawn(body).ok();
         waiting.closed.store(thread.is_none(), Ordering::Relaxed);
         Self { waiting, thread }
