@@ -583,7 +583,8 @@ impl Forwarder {
         match spread {
             Some(Spread::Rings(spread)) => {
                 let filter = &mut self.parts.graph.companions.spread_filter;
-                let chosen = filter.as_mut().map_or(Chosen::NONE, |filter| filter.choose(batch));
+                let chosen =
+                    filter.as_mut().map_or(Chosen::NONE, |filter| filter.choose(batch, spread));
                 spread.spread(&mut batch.burst, chosen, counters);
             }
             Some(Spread::Events) => {
