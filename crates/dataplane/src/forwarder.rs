@@ -42,8 +42,8 @@ use crate::quarantine::{Quarantine, guard};
 use crate::reason::{DropOrigin, DropReason};
 use crate::replicate::{Egress, Replicator};
 use crate::shed::{self, Connections, Shedder};
-use crate::spread::{Input, Spread};
-use crate::spread_filter::Chosen;
+use crate::spread::{Chosen, Input, Spread};
+
 use crate::tap::Taps;
 use crate::watch::{Made, Refusal, Watching};
 use crate::wires::{Inlet, Rewiring};

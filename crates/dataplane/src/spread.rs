@@ -26,7 +26,6 @@ use crate::filters::Forwarders;
 use crate::frame::Class;
 use crate::mask::Mask;
 use crate::reason::{DropOrigin, DropReason};
-use crate::spread_filter::Chosen;
 
 /// Entries of the table; as many as in devices with 16 queues and more.
 pub const TABLE: usize = 128;
@@ -177,6 +176,19 @@ impl Input {
     pub fn is_ring(&self) -> bool {
         matches!(self, Self::Ring(_))
     }
+}
+
+/// The forwarders selected by rules for packets of a batch.
+pub(crate) struct Chosen {
+    /// The packets for which a rule selects a forwarder.
+    pub packets: Mask,
+    /// Its number, by slot; undefined for other packets.
+    pub forwarders: [u16; BATCH_MAX],
+}
+
+impl Chosen {
+    /// No selection.
+    pub const NONE: Self = Self { packets: Mask::EMPTY, forwarders: [0; BATCH_MAX] };
 }
 
 /// The way of a receive queue's packets to other forwarders.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crate::batch::{BATCH_MAX, Batch};
 use crate::filters::{FILTER_IN, FilterTable, Filtered, Forwarders, Reader};
 use crate::mask::Mask;
-use crate::spread::Spreader;
+use crate::spread::{Chosen, Spreader};
 use crate::tables::Tables;
 
 /// See the module's documentation.
@@ -25,19 +25,6 @@ pub struct SpreadFilter {
     filters: Vec<Option<Arc<FilterTable>>>,
     ip4: Reader<Ipv4Addr>,
     ip6: Reader<Ipv6Addr>,
-}
-
-/// The forwarders selected by rules for packets of a batch.
-pub(crate) struct Chosen {
-    /// The packets for which a rule selects a forwarder.
-    pub packets: Mask,
-    /// Its number, by slot; undefined for other packets.
-    pub forwarders: [u16; BATCH_MAX],
-}
-
-impl Chosen {
-    /// No selection.
-    pub const NONE: Self = Self { packets: Mask::EMPTY, forwarders: [0; BATCH_MAX] };
 }
 
 impl SpreadFilter {
