@@ -17,7 +17,7 @@ from scapy.packet import Raw
 from lib.apply import apply, plan
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
 from lib.netns import veth, wait_for
-from lib.packets import forwarded
+from lib.packets import forwarded, tagged
 from lib.router import Change, binary
 
 LIBRARY = Path(binary()).resolve().parents[1] / "flow_device.so"
@@ -361,17 +361,22 @@ turnpike.graph:insert_after("ip4-validate", seen)
     assert wires.device.lines("create") == []
 
 
-def test_a_device_lets_go_of_all_rules_while_its_port_has_vlans(lab, tmp_path):
-    """A device may take the header behind a tag for the port's own."""
+def test_rules_are_for_frames_without_tags_while_the_port_has_vlans(lab, tmp_path):
+    """A device may take the header behind a tag for the port's own, unless a rule says otherwise."""
     wires = start(lab, tmp_path)
     held = len(wires.device.lines("create"))
     assert held > 0
-    config = wires.router.config.read_text()
-    apply(wires.router, config + 'turnpike.vlan "left.5" { parent = "left", id = 5 }\n')
+    config, packet = wires.router.config.read_text(), IP(src="198.19.255.1", dst=B4) / UDP() / PAYLOAD
+    apply(wires.router, config + 'turnpike.vlan "left.5" { parent = "left", id = 5, address = "10.0.5.1/24" }\n')
     assert wait_for(lambda: len(wires.device.lines("destroy")) == held)
-    assert "runs in software: the port has VLANs" in wires.router.log()
+    assert len(wires.device.lines("create")) == 2 * held and where(wires.router, "bogon") == (2, 2, "")
+    dropped_by_device(wires, packet, "bogon")
+    # The VLAN has no filter.
+    frame, drops = bytes(LINK / packet), wires.device.drops()
+    wires.left.send(tagged(frame, 5))
+    assert wires.right.expect(1) == [forwarded(frame, RIGHT_MAC, HOST_B_MAC)] and wires.device.drops() == drops
     apply(wires.router, config)
-    assert wait_for(lambda: len(wires.device.lines("create")) == 2 * held)
+    assert wait_for(lambda: len(wires.device.lines("create")) == 3 * held)
 
 
 def test_a_port_with_a_host_interface_keeps_dhcp(lab, tmp_path):

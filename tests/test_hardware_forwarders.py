@@ -47,7 +47,7 @@ def start(lab, directory, settings=STEERED, config=FILTER + CORES, **options):
     wires.device = device
     assert [one["rx"] for one in wires.router.show("forwarders")["forwarders"]] == [["left:0", "right:0"], ["left:1"]]
     # The device has been given all its rules.
-    assert wait_for(lambda: "select a forwarder are in hardware" in wires.router.log(), 10)
+    assert wait_for(lambda: "select forwarders are in hardware" in wires.router.log(), 10)
     return wires
 
 
@@ -125,15 +125,103 @@ def test_frames_other_than_ip_go_to_their_forwarder_too(lab, tmp_path):
     assert where(router, "frames") == (1, 1, "") and where(router, "no-frames") == (1, 1, "")
     assert handled(0x9000) == ([0, 10], 0, {"unknown-ethertype": 10})
     assert handled(0x9003) == ([10, 0], 0, {"unknown-ethertype": 10})
-    assert where(router, "some-frames") == (0, 0, "devices do not look at MACs")
-    assert handled(0x9002) == ([0, 10], 10, {"unknown-ethertype": 10})
+    assert where(router, "some-frames") == (1, 1, "")
+    assert handled(0x9002) == ([0, 10], 0, {"unknown-ethertype": 10})
     drops = wires.device.drops()
     assert handled(0x9001)[0] == [0, 0] and wait_for(lambda: wires.device.drops() == drops + 10)
     (filter,) = [row for row in router.show("filters") if row["name"] == "edge-in"]
     counts = {rule["name"]: (rule["packets"], rule["device_packets"]) for rule in filter["rules"] if rule["packets"]}
-    assert counts == {"frames": (10, 10), "no-frames": (10, 10), "some-frames": (10, 0)}, counts
+    assert counts == {"frames": (10, 10), "no-frames": (10, 10), "some-frames": (10, 10)}, counts
     router.stop()
     wires.device.lines()
+
+
+SPREAD = """
+turnpike.filter "edge-in" {
+  { name = "tunnel", proto = "udp", to_port = 4789, forwarder = { 0, 1 } },
+  { name = "one", proto = "udp", to_port = 7, forwarder = 0 },
+}
+"""
+
+
+def flows(port, count=40, copies=3):
+    """Frames of some flows, one of each at a time, numbered at their ends."""
+    ways = [IP(src=A4, dst=B4) / UDP(sport=1000 + flow, dport=port) for flow in range(count)]
+    return [[bytes(LINK / way / Raw(b"x" * 40 + number.to_bytes(4))) for number in range(copies)] for way in ways]
+
+
+def kept_order(wires, of):
+    """Sends the frames of some flows, and checks that each flow's arrive in their order. Returns packets by forwarder and
+    those handed over."""
+    shown = lambda: wires.router.show("forwarders")["forwarders"]  # noqa: E731
+    before = shown()
+    wires.left.send(*(flow[number] for number in range(len(of[0])) for flow in of))
+    arrived = wires.right.expect(sum(map(len, of)))
+    for flow in of:
+        sport = Ether(flow[0])[UDP].sport
+        assert [frame for frame in arrived if Ether(frame)[UDP].sport == sport] == [
+            forwarded(frame, RIGHT_MAC, HOST_B_MAC) for frame in flow]
+    after = shown()
+    more = lambda what: [new[what] - old[what] for old, new in zip(before, after)]  # noqa: E731
+    return more("packets"), sum(more("spread_out"))
+
+
+def shares(wires, port):
+    """The forwarder of each flow: all packets of a flow are on one."""
+    found = []
+    for flow in flows(port):
+        packets, handed = kept_order(wires, [flow])
+        assert sorted(packets) == [0, len(flow)], "one forwarder"
+        found.append((packets.index(len(flow)), handed // len(flow)))
+    return found
+
+
+def test_a_rule_spreads_its_flows_over_several_forwarders(lab, tmp_path):
+    wires = start(lab, tmp_path, config=SPREAD + CORES)
+    router = wires.router
+    assert where(router, "tunnel") == (2, 2, "")
+    packets, handed = kept_order(wires, flows(4789))
+    assert sum(packets) == 120 and min(packets) >= 30 and handed == 0, "by the device"
+    of = shares(wires, 4789)
+    assert len(set(of)) == 2 and of == shares(wires, 4789), "a flow stays"
+    assert kept_order(wires, flows(7)) == ([120, 0], 0)
+    text = router.command("show", "filters", "edge-in").stdout
+    assert re.search(r"^ *1 +tunnel .* accept on forwarders 0,1 .* hardware +\d+$", text, re.M), text
+    # One of them has no queue: software spreads.
+    config = router.config.read_text()
+    apply(router, config.replace("rx_queues = 2", "rx_queues = 2, rx_cores = { 0 }"))
+    assert where(router, "tunnel") == (0, 0, "forwarder 1 has no receive queue of the port")
+    router.command("rollback")
+    assert wait_for(lambda: where(router, "tunnel") == (2, 2, ""))
+    # The device is opened again.
+    apply(router, config.replace('"left"  {', '"left"  { mtu = 1400,'))
+    assert wait_for(lambda: where(router, "tunnel") == (2, 2, ""))
+    assert shares(wires, 4789) == of
+    planned = str(plan(router, config.replace("forwarder = { 0, 1 }", "forwarder = { 1 }"))[0])
+    assert "forwarders 0,1" in planned and "forwarder 1" in planned, planned
+    router.stop()
+    wires.device.lines()
+
+
+def test_software_spreads_what_the_device_does_not(lab, tmp_path):
+    wires = start(lab, tmp_path, config=SPREAD + CORES, refuse="rss")
+    why = "the device says: packets are not spread by rules (EOPNOTSUPP: Operation not supported on transport endpoint)"
+    assert where(wires.router, "tunnel") == (0, 2, why)
+    assert where(wires.router, "one") == (2, 2, "")
+    # All arrive at the first forwarder, which is one of theirs, and stay: the device spreads as it can.
+    assert kept_order(wires, flows(4789)) == ([120, 0], 0)
+    wires.router.stop()
+
+
+def test_one_queue_is_spread_over_the_forwarders_of_a_rule(lab, tmp_path):
+    text = ports(', filter = "edge-in", spread = "software"', device="tp-left")
+    wires = Wires(lab, SPREAD + CORES, ports=text, calm=True)
+    packets, _ = kept_order(wires, flows(4789))
+    assert sum(packets) == 120 and min(packets) >= 30, "by the hash of software"
+    of = shares(wires, 4789)
+    assert {forwarder for forwarder, _ in of} == {0, 1} and of == shares(wires, 4789)
+    assert kept_order(wires, flows(7))[0] == [120, 0]
+    wires.router.stop()
 
 
 def test_rules_follow_the_queues_of_forwarders(lab, tmp_path):

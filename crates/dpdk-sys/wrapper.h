@@ -58,6 +58,10 @@ enum shim_mbuf_offset {
 /* rte_errno is a macro over a per-thread variable. */
 static inline int shim_errno(void) { return rte_errno; }
 
+/* Bits of rte_flow's items: the compiler puts those of Ethernet into the padding after the header, bindgen behind it. */
+static inline void shim_flow_eth_tagged(struct rte_flow_item_eth *item, bool tagged) { item->has_vlan = tagged; }
+static inline void shim_flow_vlan_more(struct rte_flow_item_vlan *item, bool more) { item->has_more_vlan = more; }
+
 /* The bit-fields of struct rte_eth_link became members of an anonymous struct in 24.11. */
 static inline bool shim_link_up(const struct rte_eth_link *link) { return link->link_status != 0; }
 static inline uint32_t shim_link_speed(const struct rte_eth_link *link) { return link->link_speed; }

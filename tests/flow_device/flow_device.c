@@ -1,13 +1,16 @@
 /* A device that holds rules of rte_flow, for tests: put in front of DPDK by LD_PRELOAD, it takes the rules
- * that a router gives to a port, and drops what fits them, or brings it to one receive queue, before the router
- * sees it. It knows the items and actions that a packet filter and control traffic need and refuses all others.
+ * that a router gives to a port, and drops what fits them, or brings it to receive queues, before the router sees it.
+ * It knows the items and actions that a packet filter and control traffic need and refuses all others.
  *
  * With FLOW_DEVICE_QUEUES it also has an RSS table: a thread of its own, as a NIC works by itself, receives by all
- * queues of the device below and puts each packet into the queue that a rule or the table says.
+ * queues of the device below and puts each packet into the queue that a rule or the table says. A rule may spread its
+ * packets over several queues (the action RSS).
+ *
+ * Where a pattern does not say whether a frame has tags, the device finds the packet behind them as well.
  *
  *   FLOW_DEVICE_ENTRIES=N      room for N rules (1000 unless it is given)
  *   FLOW_DEVICE_REFUSE=A,B     refuses: count, ipv6, fragment (a mask of IPv4's fragment bits), destroy, ethertype,
- *                              table, all (rules)
+ *                              macs, vlan (tags, and bits about them), rss (the action), table, all (rules)
  *   FLOW_DEVICE_QUEUES=1       rules lead to queues, and there is an RSS table of 128 entries
  *   FLOW_DEVICE_PORT=NAME      only the port whose device has this in its name
  *   FLOW_DEVICE_LOG=FILE       a line for each rule that comes or goes, and for each packet that is dropped or
@@ -33,6 +36,8 @@
 #include <rte_udp.h>
 
 #define HEADERS 64
+#define TAGS 2
+#define QUEUES 64
 
 /* A header of a packet: value and mask, of so many bytes. */
 struct part {
@@ -43,11 +48,14 @@ struct part {
 struct rte_flow {
 	uint16_t port;
 	unsigned int number;
-	bool ipv6, counted, drops;
-	/* An Ethertype that is compared in place of IP's headers, 0: none. */
-	uint16_t ethertype;
+	bool ip_wanted, ipv6, counted, drops;
+	struct rte_flow_item_eth eth, eth_mask;
+	/* The tags that are compared. */
+	struct rte_flow_item_vlan tags[TAGS], tag_masks[TAGS];
+	unsigned int tag_count;
 	/* Where packets go that are not dropped. */
-	uint16_t queue;
+	uint16_t queues[QUEUES];
+	unsigned int queue_count;
 	/* The protocol that the upper item stands for, 0: none. */
 	uint8_t upper;
 	struct part ip, l4;
@@ -118,28 +126,50 @@ static bool queues_wanted(void)
 	return getenv("FLOW_DEVICE_QUEUES") != NULL;
 }
 
-/* What is asked for, or what it does not take. */
-static const char *read_rule(struct rte_flow *flow, const struct rte_flow_attr *attr,
-	const struct rte_flow_item *item, const struct rte_flow_action *action)
+static bool is_whole_or_none(const struct rte_ether_addr *mask)
 {
-	const struct rte_flow_item_eth *spec = item->spec, *mask = item->mask;
-	bool known = true, leads = false;
+	return rte_is_zero_ether_addr(mask) || rte_is_broadcast_ether_addr(mask);
+}
 
-	if (!attr->ingress || attr->egress || attr->transfer || attr->group || attr->priority)
-		return "unknown attribute";
-	if (item->type != RTE_FLOW_ITEM_TYPE_ETH)
-		return "a pattern begins with an Ethernet header";
-	if (spec) {
-		if (!mask || mask->type != 0xffff || !rte_is_zero_ether_addr(&mask->dst) || !rte_is_zero_ether_addr(&mask->src))
-			return "only whole Ethertypes are compared";
-		if (refuses("ethertype"))
-			return "Ethertypes are not supported";
-		flow->ethertype = rte_be_to_cpu_16(spec->type);
-		if ((++item)->type != RTE_FLOW_ITEM_TYPE_END)
-			return "nothing is compared behind an Ethertype";
-		goto actions;
-	}
-	item++;
+/* The Ethernet header that is asked for, or what it does not take of it. */
+static const char *read_ethernet(struct rte_flow *flow, const struct rte_flow_item *item)
+{
+	const struct rte_flow_item_eth *mask = item->mask;
+
+	if (!item->spec)
+		return NULL;
+	if (!mask || item->last || !is_whole_or_none(&mask->dst) || !is_whole_or_none(&mask->src))
+		return "only whole addresses are compared";
+	if (mask->type != 0 && mask->type != 0xffff)
+		return "only whole Ethertypes are compared";
+	if (refuses("macs") && !(rte_is_zero_ether_addr(&mask->dst) && rte_is_zero_ether_addr(&mask->src)))
+		return "addresses are not compared";
+	if (refuses("vlan") && mask->has_vlan)
+		return "tags are not told apart";
+	flow->eth = *(const struct rte_flow_item_eth *)item->spec;
+	flow->eth_mask = *mask;
+	return NULL;
+}
+
+static const char *read_tag(struct rte_flow *flow, const struct rte_flow_item *item)
+{
+	const struct rte_flow_item_vlan *mask = item->mask;
+
+	if (refuses("vlan"))
+		return "tags are not compared";
+	if (flow->tag_count == TAGS || !item->spec || !mask || item->last || (mask->inner_type && mask->inner_type != 0xffff))
+		return "unknown tag";
+	flow->tags[flow->tag_count] = *(const struct rte_flow_item_vlan *)item->spec;
+	flow->tag_masks[flow->tag_count++] = *mask;
+	return NULL;
+}
+
+/* The packet that is asked for, or what it does not take of it. */
+static const char *read_packet(struct rte_flow *flow, const struct rte_flow_item *item)
+{
+	bool known;
+
+	flow->ip_wanted = true;
 	flow->ipv6 = item->type == RTE_FLOW_ITEM_TYPE_IPV6;
 	if (flow->ipv6 && refuses("ipv6"))
 		return "IPv6 is not supported";
@@ -178,19 +208,67 @@ static const char *read_rule(struct rte_flow *flow, const struct rte_flow_attr *
 		return "unknown transport item";
 	if (flow->upper && (++item)->type != RTE_FLOW_ITEM_TYPE_END)
 		return "unknown item";
-actions:
-	for (; action->type != RTE_FLOW_ACTION_TYPE_END; action++) {
+	return NULL;
+}
+
+/* The queues over which packets are to be spread, or what it does not take of that. */
+static const char *read_rss(struct rte_flow *flow, const struct rte_flow_action_rss *rss)
+{
+	if (refuses("rss"))
+		return "packets are not spread by rules";
+	if (rss->level || rss->key_len || !rss->queue_num || rss->queue_num > QUEUES)
+		return "unknown kind of RSS";
+	flow->queue_count = rss->queue_num;
+	memcpy(flow->queues, rss->queue, rss->queue_num * sizeof(*rss->queue));
+	return NULL;
+}
+
+static const char *read_actions(struct rte_flow *flow, const struct rte_flow_action *action)
+{
+	const char *wrong = NULL;
+
+	for (; !wrong && action->type != RTE_FLOW_ACTION_TYPE_END; action++) {
 		if (action->type == RTE_FLOW_ACTION_TYPE_COUNT && !refuses("count"))
 			flow->counted = true;
 		else if (action->type == RTE_FLOW_ACTION_TYPE_DROP)
 			flow->drops = true;
 		else if (action->type == RTE_FLOW_ACTION_TYPE_QUEUE && queues_wanted()) {
-			flow->queue = ((const struct rte_flow_action_queue *)action->conf)->index;
-			leads = true;
-		} else
-			return "unknown action";
+			flow->queues[0] = ((const struct rte_flow_action_queue *)action->conf)->index;
+			flow->queue_count = 1;
+		} else if (action->type == RTE_FLOW_ACTION_TYPE_RSS && queues_wanted())
+			wrong = read_rss(flow, action->conf);
+		else
+			wrong = "unknown action";
 	}
-	return flow->drops || leads ? NULL : "packets have no fate";
+	if (!wrong && !flow->drops && !flow->queue_count)
+		wrong = "packets have no fate";
+	return wrong;
+}
+
+/* What is asked for, or what it does not take. */
+static const char *read_rule(struct rte_flow *flow, const struct rte_flow_attr *attr,
+	const struct rte_flow_item *item, const struct rte_flow_action *action)
+{
+	const char *wrong;
+	bool typed;
+
+	if (!attr->ingress || attr->egress || attr->transfer || attr->group || attr->priority)
+		return "unknown attribute";
+	if (item->type != RTE_FLOW_ITEM_TYPE_ETH)
+		return "a pattern begins with an Ethernet header";
+	wrong = read_ethernet(flow, item++);
+	while (!wrong && item->type == RTE_FLOW_ITEM_TYPE_VLAN)
+		wrong = read_tag(flow, item++);
+	if (wrong)
+		return wrong;
+	typed = flow->tag_count ? flow->tag_masks[flow->tag_count - 1].inner_type : flow->eth_mask.type;
+	if (item->type != RTE_FLOW_ITEM_TYPE_END)
+		wrong = read_packet(flow, item);
+	else if (!typed)
+		wrong = "nothing is compared";
+	else if (refuses("ethertype"))
+		wrong = "Ethertypes are not supported";
+	return wrong ? wrong : read_actions(flow, action);
 }
 
 struct rte_flow *rte_flow_create(uint16_t port, const struct rte_flow_attr *attr, const struct rte_flow_item pattern[],
@@ -269,40 +347,108 @@ static bool fits_part(const struct part *part, const uint8_t *packet, size_t len
 	return true;
 }
 
-static bool fits(const struct rte_flow *flow, uint16_t port, const uint8_t *frame, size_t len)
+/* A frame on the wire: its tags, that which the device below has taken off included, and what is behind them. */
+struct view {
+	const uint8_t *frame, *payload;
+	/* Bytes of the payload. */
+	size_t len;
+	unsigned int tags;
+	/* The Ethertypes in front of each tag, and that of the payload. */
+	uint16_t types[TAGS + 2], tci[TAGS + 1];
+};
+
+static bool is_tag(uint16_t type)
 {
-	uint16_t type = len < 14 ? 0 : frame[12] << 8 | frame[13];
-	const uint8_t *ip = frame + 14;
+	return type == 0x8100 || type == 0x88a8;
+}
+
+/* False for a frame that is too short. */
+static bool look_at(struct view *view, const struct rte_mbuf *packet)
+{
+	const uint8_t *at = rte_pktmbuf_mtod(packet, const uint8_t *), *end = at + rte_pktmbuf_data_len(packet);
+
+	memset(view, 0, sizeof(*view));
+	view->frame = at;
+	if (packet->ol_flags & RTE_MBUF_F_RX_VLAN_STRIPPED) {
+		view->types[0] = 0x8100;
+		view->tci[view->tags++] = packet->vlan_tci;
+	}
+	at += 12;
+	for (;;) {
+		if (end - at < 4)
+			return false;
+		view->types[view->tags] = at[0] << 8 | at[1];
+		if (!is_tag(view->types[view->tags]) || view->tags == TAGS + 1)
+			break;
+		view->tci[view->tags++] = at[2] << 8 | at[3];
+		at += 4;
+	}
+	view->payload = at + 2;
+	view->len = end - view->payload;
+	return true;
+}
+
+static bool is_address(const struct rte_ether_addr *mask, const struct rte_ether_addr *spec, const uint8_t *found)
+{
+	return rte_is_zero_ether_addr(mask) || !memcmp(spec, found, sizeof(*spec));
+}
+
+static bool fits_link(const struct rte_flow *flow, const struct view *view)
+{
+	const struct rte_flow_item_eth *spec = &flow->eth, *mask = &flow->eth_mask;
+
+	if (!is_address(&mask->dst, &spec->dst, view->frame) || !is_address(&mask->src, &spec->src, view->frame + 6))
+		return false;
+	if ((mask->type && rte_be_to_cpu_16(spec->type) != view->types[0]) || (mask->has_vlan && spec->has_vlan != !!view->tags))
+		return false;
+	for (unsigned int at = 0; at < flow->tag_count; at++) {
+		const struct rte_flow_item_vlan *tag = &flow->tags[at], *bits = &flow->tag_masks[at];
+
+		if (view->tags <= at || ((rte_cpu_to_be_16(view->tci[at]) ^ tag->tci) & bits->tci))
+			return false;
+		if (bits->inner_type && rte_be_to_cpu_16(tag->inner_type) != view->types[at + 1])
+			return false;
+		if (bits->has_more_vlan && tag->has_more_vlan != (view->tags > at + 1))
+			return false;
+	}
+	return true;
+}
+
+static bool fits(const struct rte_flow *flow, uint16_t port, const struct view *view)
+{
+	const uint8_t *ip = view->payload;
 	size_t header;
 	uint8_t protocol;
 
-	if (flow->port == port && flow->ethertype)
-		return type == flow->ethertype;
-	if (flow->port != port || type != (flow->ipv6 ? 0x86dd : 0x0800) || !fits_part(&flow->ip, ip, len - 14))
+	if (flow->port != port || !fits_link(flow, view))
+		return false;
+	if (!flow->ip_wanted)
+		return true;
+	if (view->types[view->tags] != (flow->ipv6 ? 0x86dd : 0x0800) || !fits_part(&flow->ip, ip, view->len))
 		return false;
 	if (!flow->upper)
 		return true;
 	header = flow->ipv6 ? 40 : (ip[0] & 15) * 4;
 	protocol = flow->ipv6 ? ip[6] : ip[9];
-	while (flow->ipv6 && (protocol == 0 || protocol == 43 || protocol == 44 || protocol == 60) && header + 8 < len - 14) {
+	while (flow->ipv6 && (protocol == 0 || protocol == 43 || protocol == 44 || protocol == 60) && header + 8 < view->len) {
 		size_t more = protocol == 44 ? 8 : (ip[header + 1] + 1) * 8;
 
 		protocol = ip[header];
 		header += more;
 	}
-	if (protocol != flow->upper || len < 14 + header)
+	if (protocol != flow->upper || view->len < header)
 		return false;
 	/* A device that looks behind extension headers, and takes a later fragment's first bytes for a header: the
 	 * rule must rule these out. */
-	return fits_part(&flow->l4, ip + header, len - 14 - header);
+	return fits_part(&flow->l4, ip + header, view->len - header);
 }
 
 /* The rule that a packet fits, which counts it. */
-static struct rte_flow *rule_of(uint16_t port, struct rte_mbuf *packet)
+static struct rte_flow *rule_of(uint16_t port, const struct rte_mbuf *packet, const struct view *view)
 {
 	struct rte_flow *flow = __atomic_load_n(&flows, __ATOMIC_ACQUIRE);
 
-	while (flow && !fits(flow, port, rte_pktmbuf_mtod(packet, uint8_t *), rte_pktmbuf_data_len(packet)))
+	while (flow && !fits(flow, port, view))
 		flow = __atomic_load_n(&flow->next, __ATOMIC_ACQUIRE);
 	if (flow) {
 		__atomic_add_fetch(&flow->hits, 1, __ATOMIC_RELAXED);
@@ -316,10 +462,11 @@ static uint16_t receive(uint16_t port, uint16_t queue, struct rte_mbuf *packets[
 	void *context)
 {
 	uint16_t kept = 0;
+	struct view view;
 
 	(void)queue, (void)most, (void)context;
 	for (uint16_t at = 0; at < count; at++) {
-		if (rule_of(port, packets[at]))
+		if (look_at(&view, packets[at]) && rule_of(port, packets[at], &view))
 			rte_pktmbuf_free(packets[at]);
 		else
 			packets[kept++] = packets[at];
@@ -328,7 +475,6 @@ static uint16_t receive(uint16_t port, uint16_t queue, struct rte_mbuf *packets[
 }
 
 #define TABLE 128
-#define QUEUES 64
 
 /* A port with queues of its own in front of those of the device below. */
 static struct nic {
@@ -342,15 +488,30 @@ static struct nic {
 /* Entries outlive a stop. */
 static uint16_t table[RTE_MAX_ETHPORTS][TABLE];
 
-static uint16_t spread(const struct nic *nic, const struct rte_mbuf *packet)
+/* Of the addresses of IP, and of the ports of TCP and UDP unless the packet is a fragment. */
+static unsigned int hash_of(const struct view *view)
 {
-	const uint8_t *frame = rte_pktmbuf_mtod(packet, const uint8_t *);
+	const uint8_t *ip = view->payload;
+	uint16_t type = view->types[view->tags];
+	size_t from, to, ports;
 	unsigned int hash = 0;
+	uint8_t protocol;
 
-	/* Addresses and ports of IPv4. */
-	for (uint16_t at = 26; at < 38 && at < rte_pktmbuf_data_len(packet); at++)
-		hash = hash * 31 + frame[at];
-	return table[nic->port][hash % TABLE] % nic->queues;
+	if (type == 0x0800 && view->len >= 20) {
+		from = 12, to = 20, ports = (ip[0] & 15) * 4;
+		protocol = (ip[6] & 0x3f) || ip[7] ? 0 : ip[9];
+	} else if (type == 0x86dd && view->len >= 40) {
+		from = 8, to = ports = 40;
+		protocol = ip[6];
+	} else {
+		return 0;
+	}
+	for (size_t at = from; at < to; at++)
+		hash = hash * 31 + ip[at];
+	for (size_t at = ports; (protocol == 6 || protocol == 17) && at < ports + 4 && at < view->len; at++)
+		hash = hash * 31 + ip[at];
+	/* Neighbouring ports are to differ in high bits, too. */
+	return hash * 2654435761u >> 16;
 }
 
 static void *work(void *context)
@@ -365,9 +526,14 @@ static void *work(void *context)
 			uint16_t count = nic->below(nic->below_queues[queue], packets, 32);
 
 			for (uint16_t at = 0; at < count; at++) {
-				struct rte_flow *flow = rule_of(nic->port, packets[at]);
-				uint16_t to = flow ? flow->queue : spread(nic, packets[at]);
+				struct view view;
+				bool whole = look_at(&view, packets[at]);
+				struct rte_flow *flow = whole ? rule_of(nic->port, packets[at], &view) : NULL;
+				unsigned int hash = whole ? hash_of(&view) : 0;
+				uint16_t to = table[nic->port][hash % TABLE] % nic->queues;
 
+				if (flow && !flow->drops)
+					to = flow->queues[hash % flow->queue_count];
 				if ((flow && flow->drops) || rte_ring_enqueue(nic->rings[to], packets[at]))
 					rte_pktmbuf_free(packets[at]);
 			}

@@ -10,24 +10,30 @@
 //! * packets exempt from the filter match no pattern: neighbour discovery (RFC 4861: ICMPv6 types 133 to 137
 //!   with hop limit 255), and those in [`Port::unfiltered`].
 //!
-//! A rule that selects a forwarder is left to the device as well, which brings its packets to a queue of that forwarder.
+//! A rule that selects forwarders is left to the device as well, which brings its packets to queues of these forwarders.
 //! Nothing is decided by that, as the packets meet all rules in software; packets that the device brings elsewhere are
 //! handed over there. So such a rule may fit packets exempt from the filter, but not those of an earlier rule that does
 //! anything but drop: these would go to the wrong forwarder first.
 //!
 //! So patterns are narrower than rules: an IPv6 rule without a protocol is left to the device for TCP and UDP.
 //! Lists become patterns for each of their combinations, ranges become masks.
+//!
+//! MACs and the tags of the interface are part of a rule's patterns ([`Offload::links`]): those of a VLAN have its tags,
+//! those of a port with VLANs none. A rule with priorities has them in the outer tag; on a port's own interface, frames
+//! without a tag have priority 0, and those with a priority tag (VLAN 0) its priority.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
+use wire::MacAddr;
+use wire::ethernet::ETHERTYPE_VLAN;
 use wire::ip::{
     PROTOCOL_AUTHENTICATION, PROTOCOL_DESTINATION_OPTIONS, PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP,
     PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_ROUTING, PROTOCOL_TCP, PROTOCOL_UDP,
 };
-use wire::pattern::{Addresses, Masked, Pattern, Upper};
+use wire::pattern::{Addresses, Frames, Link, Masked, Pattern, Tag, Tags, Traffic, Upper};
 
 use crate::conditions::merge;
 use crate::shadow::overlap::Earlier;
@@ -55,14 +61,20 @@ const EXTENSIONS: [u8; 5] = [
     PROTOCOL_DESTINATION_OPTIONS,
 ];
 
+/// The bits of a VLAN tag's control information with the priority, and those with the identifier.
+const PRIORITY: u16 = 0xe000;
+const ID: u16 = 0x0fff;
+
 /// Types of neighbour discovery's messages.
 const DISCOVERY: RangeInclusive<u8> = 133..=137;
 
-/// The port whose device is to hold rules.
+/// The interface of a port whose device is to hold rules.
 #[derive(Clone, Debug, Default)]
 pub struct Port {
-    /// Its number: rules may name others.
+    /// The number of the interface that has the filter: rules may name others.
     pub interface: u16,
+    /// The tags of that interface's frames.
+    pub tags: Tags,
     /// Packets received on it that are exempt from its filter, except discovery, with their names.
     pub unfiltered: Vec<(Matches, &'static str)>,
 }
@@ -70,14 +82,25 @@ pub struct Port {
 /// The parts of a rule that a device can do and cannot do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// Patterns of the packets that it drops or brings to the forwarder.
+    /// Patterns of the packets that it drops or brings to forwarders.
     pub patterns: Vec<Pattern>,
-    /// Ethertypes of frames other than IP packets that it drops or brings to the forwarder.
+    /// Ethertypes of frames other than IP packets that it drops or brings to forwarders.
     pub frames: Vec<u16>,
-    /// The forwarder for the packets; `None`: they are dropped.
-    pub forwarder: Option<u16>,
+    /// The Ethernet headers with which each of these counts.
+    pub links: Vec<Link>,
+    /// True: the packets are for forwarders that the rule selects; false: they are dropped.
+    pub steers: bool,
     /// The parts that it cannot do, by family, and why.
     pub kept: Vec<(Family, Kept)>,
+}
+
+impl Offload {
+    /// Returns all frames that it drops or brings to forwarders.
+    pub fn all(&self) -> impl Iterator<Item = Frames> {
+        let frames = self.frames.iter().copied().map(Traffic::EtherType);
+        let traffics = self.patterns.iter().copied().map(Traffic::Ip).chain(frames);
+        traffics.flat_map(|traffic| self.links.iter().map(move |&link| Frames { link, traffic }))
+    }
 }
 
 /// The effects of a rule beyond its action.
@@ -85,14 +108,14 @@ pub struct Offload {
 pub struct Treated {
     /// An effect on packets that only software has: `log`, `police`, …
     pub by_software: Option<&'static str>,
-    /// The forwarder that it selects for packets that it lets pass.
-    pub forwarder: Option<u16>,
+    /// True if it selects forwarders for packets that it lets pass.
+    pub steers: bool,
 }
 
 /// The reason for which a rule stays in software.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// The rule's action is not drop, and it selects no forwarder.
+    /// The rule's action is not drop, and it selects no forwarders.
     Action,
     /// The rule does more than drop: `log`, `police`, …
     Treated(&'static str),
@@ -153,15 +176,15 @@ pub fn offload(filter: &Filter, treated: impl Fn(usize) -> Treated, port: &Port)
         let rules = filter.rules.iter().enumerate().zip(&mut offloads);
         for ((at, rule), offload) in rules.filter(|((_, rule), _)| rule.matches.allows(family)) {
             let interface = &rule.matches.interface;
-            let Treated { by_software, forwarder } = treated(at);
+            let Treated { by_software, steers } = treated(at);
             let passes = matches!(rule.action, Action::Accept | Action::Continue);
-            offload.forwarder = forwarder.filter(|_| passes);
+            offload.steers = steers && passes;
             let kept = match (rule.action, by_software) {
                 _ if !interface.is_empty() && !interface.contains(&port.interface) => {
                     offload.kept.push((family, Kept::OtherPorts));
                     continue;
                 }
-                _ if offload.forwarder.is_some() => None,
+                _ if offload.steers => None,
                 (Action::Drop, None) => None,
                 (Action::Drop, Some(what)) => Some(Kept::Treated(what)),
                 _ => Some(Kept::Action),
@@ -171,10 +194,13 @@ pub fn offload(filter: &Filter, treated: impl Fn(usize) -> Treated, port: &Port)
                 offload.kept.push((family, kept));
                 continue;
             }
-            let drops = offload.forwarder.is_none();
+            let drops = !offload.steers;
             let found = search.patterns(filter, (&rule.matches, drops), family);
             let found = found.and_then(|patterns| {
-                room = room.checked_sub(patterns.len()).ok_or(Kept::Full)?;
+                offload.links = links(&rule.matches, port.tags).map_err(Kept::Many)?;
+                let count = patterns.len() * offload.links.len();
+                (count <= PATTERNS).then_some(()).ok_or(Kept::Many(count))?;
+                room = room.checked_sub(count).ok_or(Kept::Full)?;
                 Ok(patterns)
             });
             if !drops {
@@ -200,34 +226,93 @@ fn frames(
     let mut earlier: Vec<usize> = Vec::new();
     let rules = filter.rules.iter().enumerate().zip(offloads);
     for ((at, rule), offload) in rules.filter(|((_, rule), _)| !rule.matches.is_ip()) {
-        let Treated { by_software, forwarder } = treated(at);
-        offload.forwarder = forwarder.filter(|_| rule.action == Action::Accept);
+        let Treated { by_software, steers } = treated(at);
+        offload.steers = steers && rule.action == Action::Accept;
         let of = &rule.matches;
-        let shares = |other: &&usize| {
-            let other = &filter.rules[**other].matches.ethertype;
-            of.ethertype.iter().any(|ethertype| other.contains(ethertype))
-        };
+        let meets = |other: &&usize| frames_meet(of, &filter.rules[**other].matches);
         let is_for_others = !of.interface.is_empty() && !of.interface.contains(&port.interface);
+        let links = links(of, port.tags);
+        let count = links.as_ref().map_or_else(|count| *count, Vec::len) * of.ethertype.len();
         let kept = match (rule.action, by_software) {
             _ if is_for_others => Some(Kept::OtherPorts),
             (Action::Drop, Some(what)) => Some(Kept::Treated(what)),
-            (action, _) if action != Action::Drop && offload.forwarder.is_none() => {
-                Some(Kept::Action)
-            }
-            _ if !of.from_mac.is_empty() || !of.to_mac.is_empty() => Some(Kept::Condition("MACs")),
-            _ if !of.priority.is_empty() => Some(Kept::Condition("priorities of VLAN tags")),
-            _ if of.ethertype.len() > PATTERNS => Some(Kept::Many(of.ethertype.len())),
-            _ => earlier.iter().find(shares).map(|rule| Kept::Earlier(filter.label(*rule))),
+            (action, _) if action != Action::Drop && !offload.steers => Some(Kept::Action),
+            _ if count > PATTERNS => Some(Kept::Many(count)),
+            _ => earlier.iter().find(meets).map(|rule| Kept::Earlier(filter.label(*rule))),
         };
         let only_drops = rule.action == Action::Drop && by_software.is_none();
         if !only_drops && !is_for_others {
             earlier.push(at);
         }
         match kept {
-            None => offload.frames.clone_from(&of.ethertype),
+            None => {
+                offload.frames.clone_from(&of.ethertype);
+                offload.links = links.unwrap_or_default();
+            }
             Some(kept) => offload.kept = Family::ALL.map(|family| (family, kept.clone())).into(),
         }
     }
+}
+
+/// Returns true if a frame other than an IP packet may match both, whatever its interface.
+fn frames_meet(one: &Matches, other: &Matches) -> bool {
+    share(&one.ethertype, &other.ethertype)
+        && meet(&one.from_mac, &other.from_mac)
+        && meet(&one.to_mac, &other.to_mac)
+        && meet(&one.priority, &other.priority)
+}
+
+/// Returns true if a value may be in both lists, of which an empty one has all values.
+fn meet<T: PartialEq>(one: &[T], other: &[T]) -> bool {
+    one.is_empty() || other.is_empty() || share(one, other)
+}
+
+fn share<T: PartialEq>(one: &[T], other: &[T]) -> bool {
+    one.iter().any(|value| other.contains(value))
+}
+
+/// Returns the Ethernet headers of frames that match a rule on an interface whose frames have these tags, one for each
+/// combination; if these are too many for a device, their number.
+fn links(matches: &Matches, tags: Tags) -> Result<Vec<Link>, usize> {
+    let tags = with_priorities(&matches.priority, tags);
+    let counts = [matches.from_mac.len().max(1), matches.to_mac.len().max(1)];
+    let count = counts.iter().fold(tags.len(), |all, count| all.saturating_mul(*count));
+    if count > PATTERNS {
+        return Err(count);
+    }
+    let (sources, destinations) = (macs(&matches.from_mac), macs(&matches.to_mac));
+    let links = pairs(&pairs(&sources, &destinations), &tags).into_iter();
+    Ok(links.map(|((source, destination), tags)| Link { source, destination, tags }).collect())
+}
+
+fn macs(list: &[MacAddr]) -> Vec<Option<MacAddr>> {
+    let mut macs: Vec<_> = list.iter().copied().map(Some).collect();
+    macs.sort_unstable();
+    macs.dedup();
+    if macs.is_empty() { vec![None] } else { macs }
+}
+
+/// Returns the tags of an interface's frames that have one of these priorities.
+fn with_priorities(priorities: &[u8], tags: Tags) -> Vec<Tags> {
+    if priorities.is_empty() {
+        return vec![tags];
+    }
+    let of = |priority: u8, tag: Tag| {
+        let Masked { value, mask } = tag.control;
+        let control = Masked { value: value | u16::from(priority) << 13, mask: mask | PRIORITY };
+        Tag { control, ..tag }
+    };
+    let for_priority = Tag { protocol: ETHERTYPE_VLAN, control: Masked { value: 0, mask: ID } };
+    let with = |priority: u8| match tags {
+        Tags::Any | Tags::None => Tags::One(of(priority, for_priority)),
+        Tags::One(tag) => Tags::One(of(priority, tag)),
+        Tags::Two(outer, inner) => Tags::Two(of(priority, outer), inner),
+    };
+    let mut with: Vec<Tags> = each(priorities, tags, with);
+    if matches!(tags, Tags::Any | Tags::None) && priorities.contains(&0) {
+        with.push(Tags::None);
+    }
+    with
 }
 
 struct Search<'p> {
@@ -283,9 +368,9 @@ fn narrowed(matches: &Matches, family: Family) -> Result<Option<Matches>, Kept> 
         to: _,
         from_set,
         to_set,
-        from_mac,
-        to_mac,
-        priority,
+        from_mac: _,
+        to_mac: _,
+        priority: _,
         protocol,
         from_port,
         to_port,
@@ -312,12 +397,6 @@ fn narrowed(matches: &Matches, family: Family) -> Result<Option<Matches>, Kept> 
     }
     if !from_set.is_empty() || !to_set.is_empty() {
         return Err(Kept::Condition("sets"));
-    }
-    if !from_mac.is_empty() || !to_mac.is_empty() {
-        return Err(Kept::Condition("MACs"));
-    }
-    if !priority.is_empty() {
-        return Err(Kept::Condition("priorities of VLAN tags"));
     }
     if !state.is_empty() {
         return Err(Kept::Condition("connections"));

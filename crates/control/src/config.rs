@@ -55,6 +55,8 @@ pub mod click;
 mod diff;
 mod error;
 mod found;
+#[cfg(any(test, feature = "testing"))]
+pub mod hostile_rules;
 mod machine;
 pub mod moonroute;
 mod network;

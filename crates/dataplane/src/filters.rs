@@ -4,6 +4,7 @@
 //! changes: a configuration with other rules makes another filter, and its graph uses that one
 //! instead (see [`FilterTables`]). Each step counts in its own block; readers get the sum.
 
+mod forwarders;
 mod fragments;
 mod frames;
 mod gate;
@@ -22,13 +23,16 @@ use std::sync::{Arc, Mutex};
 
 use acl::{Action, Classifier, Fields, Filter, FilterAddress, Head, Key, SetReaders, TooLarge};
 
+pub use self::forwarders::{FORWARDERS_MAX, Forwarders};
 use self::fragments::Fragments;
 pub(crate) use self::frames::FrameFilters;
 pub use self::gate::Gate;
 pub(crate) use self::gate::Leaving;
 pub use self::mark::Mark;
 use self::police::Policer;
-pub use self::police::{Colour, Colours, Meter, Police, SOURCES, SourceKey, SourceLengths};
+pub use self::police::{
+    Colour, Colours, Meter, Police, Precolours, SOURCES, SourceKey, SourceLengths,
+};
 pub use self::samples::Sample;
 use self::samples::Samples;
 pub use self::sieve::{SIEVED, Sieve};
@@ -88,9 +92,9 @@ impl FilterSpec {
         self.filter.rules.iter().any(|rule| !rule.matches.state.is_empty())
     }
 
-    /// Returns true if a rule selects a forwarder for its packets.
+    /// Returns true if a rule selects forwarders for its packets.
     pub fn chooses_forwarders(&self) -> bool {
-        self.treatments.iter().any(|treatment| treatment.forwarder.is_some())
+        self.treatments.iter().any(|treatment| treatment.forwarders.is_some())
     }
 }
 
@@ -111,8 +115,8 @@ pub struct Treatment {
     pub category: Option<u8>,
     /// The index in [`FilterSpec::targets`] of its packets' target.
     pub target: Option<u8>,
-    /// The number of the forwarder for its packets, on ports that are spread by software.
-    pub forwarder: Option<u16>,
+    /// The forwarders for its packets, on ports that are spread by software or by rules.
+    pub forwarders: Option<Forwarders>,
 }
 
 /// A rule's hits in one step.
@@ -351,6 +355,12 @@ impl FilterTable {
     #[inline]
     pub(crate) fn admits(&self, rule: u32, source: SourceKey, length: usize, now: u64) -> Colour {
         self.policer(rule).map_or(Colour::Green, |policer| policer.admits(source, length, now))
+    }
+
+    /// [`Self::admits`] for a packet that arrives with a colour.
+    #[inline]
+    fn colour(&self, rule: u32, source: SourceKey, packet: (usize, Colour), now: u64) -> Colour {
+        self.policer(rule).map_or(Colour::Green, |policer| policer.colour(source, packet, now))
     }
 }
 
@@ -702,7 +712,7 @@ pub(crate) struct Effects {
 impl Effects {
     /// Adds the effects of another matching rule, whose meter gives the packet this colour.
     fn add(&mut self, treatment: &Treatment, colour: Colour) {
-        let Treatment { police, mark, log: _, mirror, class, category, target, forwarder: _ } =
+        let Treatment { police, mark, log: _, mirror, class, category, target, forwarders: _ } =
             treatment;
         self.mark = police.map_or(Mark::NONE, |police| police.mark(colour)).or(*mark).or(self.mark);
         match mirror {
@@ -762,10 +772,11 @@ impl FilterTable {
         let mut effects = Effects::default();
         let judgement = loop {
             count(hits, rule, packet);
-            let colour = self.admits(rule, source, length, now);
-            count_colour(hits, rule, colour);
             let treatment = self.spec.treatments.get(rule as usize);
             let police = treatment.and_then(|treatment| treatment.police);
+            let before = police.map_or(Colour::Green, |police| police.precolour(|| key().dscp()));
+            let colour = self.colour(rule, source, (length, before), now);
+            count_colour(hits, rule, colour);
             let is_policed = police.is_some_and(|police| police.drops(colour));
             let family = A::OF;
             self.log(rule, now, || Sample { rule, family, key: key(), is_policed });

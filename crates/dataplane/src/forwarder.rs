@@ -43,8 +43,8 @@ use crate::quarantine::{Quarantine, guard};
 use crate::reason::{DropOrigin, DropReason};
 use crate::replicate::{Egress, Replicator};
 use crate::shed::{self, Connections, Shedder};
-use crate::spread::{Input, Spread};
-use crate::spread_filter::Chosen;
+use crate::spread::{Chosen, Input, Spread};
+
 use crate::tap::Taps;
 use crate::watch::{Made, Refusal, Watching};
 use crate::wires::{Inlet, Rewiring};
@@ -586,7 +586,8 @@ impl Forwarder {
         match spread {
             Some(Spread::Rings(spread)) => {
                 let filter = &mut self.parts.graph.companions.spread_filter;
-                let chosen = filter.as_mut().map_or(Chosen::NONE, |filter| filter.choose(batch));
+                let chosen =
+                    filter.as_mut().map_or(Chosen::NONE, |filter| filter.choose(batch, spread));
                 spread.spread(&mut batch.burst, chosen, (*port, counters));
             }
             Some(Spread::Events) => {

@@ -23,11 +23,11 @@ use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, payload};
 use crate::batch::BATCH_MAX;
 use crate::counters::ForwarderCounters;
 use crate::drop_watch::Dropped;
+use crate::filters::Forwarders;
 use crate::frame::Class;
 use crate::mask::Mask;
 use crate::port::PortId;
 use crate::reason::{DropOrigin, DropReason};
-use crate::spread_filter::Chosen;
 
 /// Entries of the table; as many as in devices with 16 queues and more.
 pub const TABLE: usize = 128;
@@ -180,6 +180,19 @@ impl Input {
     }
 }
 
+/// The forwarders selected by rules for packets of a batch.
+pub(crate) struct Chosen {
+    /// The packets for which a rule selects a forwarder.
+    pub packets: Mask,
+    /// Its number, by slot; undefined for other packets.
+    pub forwarders: [u16; BATCH_MAX],
+}
+
+impl Chosen {
+    /// No selection.
+    pub const NONE: Self = Self { packets: Mask::EMPTY, forwarders: [0; BATCH_MAX] };
+}
+
 /// The way of a receive queue's packets to other forwarders.
 pub enum Spread {
     /// By rings.
@@ -190,8 +203,9 @@ pub enum Spread {
 
 /// Spreads the packets of a receive queue.
 pub struct Spreader {
-    /// The hash, and the forwarder of each; `None`: rules alone choose.
-    hash: Option<(Toeplitz, Box<[u16; TABLE]>)>,
+    hash: Toeplitz,
+    /// The forwarder of each hash; `None`: rules alone choose.
+    table: Option<Box<[u16; TABLE]>>,
     /// The rings to the forwarders, by number; none for the own one.
     ways: Vec<Option<Producer>>,
     /// By forwarder: true while its ring takes network control only.
@@ -203,14 +217,30 @@ impl Spreader {
     /// Creates it with this hash and table; `ways` has a ring to every forwarder of the table but
     /// the own one.
     pub fn new(hash: Toeplitz, table: [u16; TABLE], ways: Vec<Option<Producer>>) -> Self {
-        Self { hash: Some((hash, Box::new(table))), ..Self::by_rules(ways) }
+        Self { table: Some(Box::new(table)), ..Self::by_rules(hash, ways) }
     }
 
     /// Creates one that hands over packets for which rules select another forwarder; `ways` has a ring to each but the
-    /// own one.
-    pub fn by_rules(ways: Vec<Option<Producer>>) -> Self {
+    /// own one. Of several forwarders of a rule, `hash` selects one.
+    pub fn by_rules(hash: Toeplitz, ways: Vec<Option<Producer>>) -> Self {
         let lists = ways.iter().map(|_| PacketList::new()).collect();
-        Self { hash: None, crowded: vec![false; ways.len()], ways, lists }
+        Self { hash, table: None, crowded: vec![false; ways.len()], ways, lists }
+    }
+
+    /// Selects one of these forwarders for a frame: always the same one for a flow. A packet that the device has brought
+    /// to one of them stays there, since the device has spread its flow.
+    #[inline]
+    pub(crate) fn one_of(&self, forwarders: &Forwarders, frame: &[u8]) -> u16 {
+        let [one] = forwarders.numbers() else { return self.one_of_many(forwarders, frame) };
+        *one
+    }
+
+    fn one_of_many(&self, forwarders: &Forwarders, frame: &[u8]) -> u16 {
+        let is_own =
+            |number: &&u16| self.ways.get(usize::from(**number)).is_some_and(Option::is_none);
+        let own = forwarders.numbers().iter().find(is_own).filter(|_| self.table.is_none());
+        own.copied()
+            .unwrap_or_else(|| forwarders.of_hash(self.hash.of_frame(frame).unwrap_or_default()))
     }
 
     /// Drops packets that their forwarder's ring has no room for beside network control; returns the others.
@@ -245,12 +275,12 @@ impl Spreader {
     ) {
         let Chosen { packets: chosen, forwarders: mut to } = chosen;
         let mut theirs = Mask::EMPTY;
-        let candidates = if self.hash.is_some() { Mask(burst.owned()) } else { chosen };
+        let candidates = if self.table.is_some() { Mask(burst.owned()) } else { chosen };
         for slot in candidates.slots() {
             if !chosen.has(slot)
-                && let Some((hash, table)) = &self.hash
+                && let Some(table) = &self.table
             {
-                let Some(hash) = hash.of_frame(burst.frame(slot)) else { continue };
+                let Some(hash) = self.hash.of_frame(burst.frame(slot)) else { continue };
                 to[slot] = table[hash as usize % TABLE];
             }
             let has_way = self.ways.get(usize::from(to[slot])).is_some_and(Option::is_some);

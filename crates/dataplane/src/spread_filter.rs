@@ -1,5 +1,7 @@
 //! Rules with `forwarder`: selection of the forwarder of a packet that is spread by software.
 //!
+//! Of several forwarders of a rule, the [`Spreader`](crate::spread::Spreader) takes one by the hash of the packet's flow.
+//!
 //! The [`Spreader`](crate::spread::Spreader) of a port applies it before the graph, on the
 //! forwarder that receives, and hashes the packets for which no rule selects a forwarder. The rule
 //! that matches is the one that matches in the graph of the forwarder that takes the packet, where
@@ -12,8 +14,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::batch::{BATCH_MAX, Batch};
-use crate::filters::{FILTER_IN, FilterTable, Filtered, Reader};
+use crate::filters::{FILTER_IN, FilterTable, Filtered, Forwarders, Reader};
 use crate::mask::Mask;
+use crate::spread::{Chosen, Spreader};
 use crate::tables::Tables;
 
 /// See the module's documentation.
@@ -22,19 +25,6 @@ pub struct SpreadFilter {
     filters: Vec<Option<Arc<FilterTable>>>,
     ip4: Reader<Ipv4Addr>,
     ip6: Reader<Ipv6Addr>,
-}
-
-/// The forwarders selected by rules for packets of a batch.
-pub(crate) struct Chosen {
-    /// The packets for which a rule selects a forwarder.
-    pub packets: Mask,
-    /// Its number, by slot; undefined for other packets.
-    pub forwarders: [u16; BATCH_MAX],
-}
-
-impl Chosen {
-    /// No selection.
-    pub const NONE: Self = Self { packets: Mask::EMPTY, forwarders: [0; BATCH_MAX] };
 }
 
 impl SpreadFilter {
@@ -49,14 +39,14 @@ impl SpreadFilter {
         Some(Box::new(Self { filters, ip4, ip6 }))
     }
 
-    /// Selects forwarders by the filter of a batch's ingress port.
-    pub(crate) fn choose(&mut self, batch: &Batch) -> Chosen {
+    /// Selects forwarders by the filter of a batch's ingress port, whose spreader this is.
+    pub(crate) fn choose(&mut self, batch: &Batch, spreader: &Spreader) -> Chosen {
         let mut chosen = Chosen::NONE;
         let number = usize::from(batch.own.features.get(FILTER_IN));
         let Some(Some(table)) = self.filters.get(number.wrapping_sub(1)) else { return chosen };
         let [of_ip4, of_ip6, others] = batch.by_family(batch.packets());
-        choose_of(&mut self.ip4, table, batch, of_ip4, &mut chosen);
-        choose_of(&mut self.ip6, table, batch, of_ip6, &mut chosen);
+        choose_of(&mut self.ip4, table, (batch, spreader), of_ip4, &mut chosen);
+        choose_of(&mut self.ip6, table, (batch, spreader), of_ip6, &mut chosen);
         if table.chooses_for_frames() {
             for slot in others.slots() {
                 if let Some(forwarder) = table.forwarder_of_frame(batch, slot) {
@@ -72,7 +62,7 @@ impl SpreadFilter {
 fn choose_of<A: Filtered>(
     reader: &mut Reader<A>,
     table: &FilterTable,
-    batch: &Batch,
+    (batch, spreader): (&Batch, &Spreader),
     packets: Mask,
     chosen: &mut Chosen,
 ) {
@@ -85,23 +75,23 @@ fn choose_of<A: Filtered>(
     let mut found = [0; BATCH_MAX];
     A::classifier(table).classify(&reader.fields, &mut found);
     for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
-        if let Some(forwarder) = forwarder_of(reader, table, place, rule) {
+        if let Some(forwarders) = forwarders_of(reader, table, place, rule) {
             chosen.packets |= Mask::when(true, slot);
-            chosen.forwarders[slot] = forwarder;
+            chosen.forwarders[slot] = spreader.one_of(forwarders, batch.frame(slot));
         }
     }
 }
 
-/// Returns the forwarder of the last rule with one that the packet at this index meets, from its
+/// Returns the forwarders of the last rule with some that the packet at this index meets, from its
 /// first rule on.
-fn forwarder_of<A: Filtered>(
+fn forwarders_of<'t, A: Filtered>(
     reader: &Reader<A>,
-    table: &FilterTable,
+    table: &'t FilterTable,
     place: usize,
     first: u32,
-) -> Option<u16> {
+) -> Option<&'t Forwarders> {
     let treatment = |rule| table.spec().treatments.get(rule as usize);
-    reader.met(table, place, first).filter_map(|rule| treatment(rule)?.forwarder).last()
+    reader.met(table, place, first).filter_map(|rule| treatment(rule)?.forwarders.as_ref()).last()
 }
 
 #[cfg(test)]
@@ -111,6 +101,7 @@ mod tests {
     use super::*;
     use crate::features::Features;
     use crate::filters::{FilterSpec, Filters, Treatment};
+    use crate::spread::{DEFAULT_KEY, Toeplitz};
     use crate::testing::{FrameBuilder, TestTables, batch_of, udp_to};
 
     /// ARP is for forwarder 3; UDP to port 53 is for forwarder 1, to 54 for 2 regardless of a later rule, to 55 for none.
@@ -125,9 +116,9 @@ mod tests {
             arp,
         ];
         let mut treatments = vec![Treatment::default(); 5];
-        treatments[4].forwarder = Some(3);
-        treatments[0].forwarder = Some(1);
-        treatments[1].forwarder = Some(2);
+        treatments[4].forwarders = Forwarders::new(&[3]);
+        treatments[0].forwarders = Forwarders::new(&[1]);
+        treatments[1].forwarders = Forwarders::new(&[2]);
         let filter = Filter { name: "f".into(), rules, default: Action::Accept };
         let spec = FilterSpec { filter, treatments, targets: vec![] };
         let table = FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap();
@@ -152,12 +143,17 @@ mod tests {
         frames.push(FrameBuilder::ethernet([0xff; 6], 0x0806).payload(&[0; 46]).build());
         let mut batch = batch_of(&frames);
         batch.own.features = Features::NONE.with(FILTER_IN, 2);
-        let chosen = filter.choose(&batch);
+        let spreader = Spreader::by_rules(Toeplitz::new(&DEFAULT_KEY, true), vec![]);
+        let chosen = filter.choose(&batch, &spreader);
         assert_eq!((chosen.packets, chosen.forwarders[6]), (Mask(0b111_0011), 3));
         assert_eq!([0, 1, 4, 5].map(|slot| chosen.forwarders[slot]), [1, 2, 1, 2]);
         for number in [0, 1, 9] {
             batch.own.features = Features::NONE.with(FILTER_IN, number);
-            assert_eq!(filter.choose(&batch).packets, Mask::EMPTY, "another filter: {number}");
+            assert_eq!(
+                filter.choose(&batch, &spreader).packets,
+                Mask::EMPTY,
+                "another filter: {number}"
+            );
         }
     }
 

@@ -26,7 +26,7 @@ use crate::traffic::{Block, InterfaceTraffic, Tally, TrafficTable, count};
 const IDS: usize = 4096;
 
 /// The bits of a tag's control information with the VLAN identifier.
-pub(crate) const ID: u16 = 0x0fff;
+pub const ID: u16 = 0x0fff;
 
 /// Ports that have VLANs ask for the steps by this.
 pub const VLANS: Feature = Feature::number("vlans", 5);

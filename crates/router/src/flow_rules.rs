@@ -1,20 +1,23 @@
-//! Rules of a port's filter that its device holds: those that drop, and those that select a forwarder.
+//! Rules of filters that a port's device holds: those that drop, and those that select forwarders. The filters are those
+//! of the port's own interface and of VLANs on it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use acl::Family;
 use acl::offload::{Kept, Offload};
-use dataplane::filters::FilterTable;
+use dataplane::filters::{FilterTable, Forwarders};
+use dataplane::interface::InterfaceId;
 use dpdk::{FlowCount, FlowRule};
-use wire::pattern::Traffic;
+use wire::ethernet::{ETHERNET_LEN, TAG_LEN};
+use wire::pattern::{Frames, Tags};
 
 /// A device that holds rules.
 pub trait Holder {
     /// A rule in it.
     type Rule;
 
-    /// Has the device drop packets, or bring them to a queue.
+    /// Has the device drop packets, or bring them to queues.
     fn add(&self, order: &Order) -> Result<Self::Rule, Refused>;
 
     /// Removes a rule; on failure, returns it with the reason.
@@ -28,16 +31,16 @@ pub trait Holder {
 }
 
 /// The fate of packets that match a rule of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// They are dropped.
     Drop,
-    /// They arrive on this receive queue.
-    Queue(u16),
+    /// They arrive on these receive queues, of several by the hash of their flow.
+    Queues(Vec<u16>),
 }
 
 /// A rule for a device.
-pub type Order = (Traffic, Fate);
+pub type Order = (Frames, Fate);
 
 /// The receive queue by which a forwarder gets a port's packets, by forwarder.
 pub type Queues = Vec<Option<u16>>;
@@ -54,10 +57,10 @@ pub struct Refused {
 impl Holder for dpdk::Port {
     type Rule = FlowRule;
 
-    fn add(&self, (traffic, fate): &Order) -> Result<FlowRule, Refused> {
+    fn add(&self, (frames, fate): &Order) -> Result<FlowRule, Refused> {
         let added = match fate {
-            Fate::Drop => self.add_drop_rule(traffic),
-            Fate::Queue(queue) => self.add_queue_rule(traffic, *queue),
+            Fate::Drop => self.add_drop_rule(frames),
+            Fate::Queues(queues) => self.add_queue_rule(frames, queues),
         };
         added.map_err(|refusal| Refused {
             why: refusal.to_string(),
@@ -78,24 +81,30 @@ impl Holder for dpdk::Port {
     }
 }
 
-/// The rules of a filter that a device holds.
+/// The rules of filters that a device holds.
 pub struct Placed<R> {
-    /// The filter; `None` if the device is to hold no rules.
-    filter: Option<Arc<FilterTable>>,
+    /// The filters; none if the device is to hold no rules.
+    parts: Vec<Part<R>>,
     /// The queues to which rules bring packets.
     queues: Queues,
-    /// By the filter's rules.
-    places: Vec<Place<R>>,
     /// Rules of earlier filters, still to be removed from the device.
     leaving: Vec<Held<R>>,
+    /// True if the device has failed to remove rules.
+    is_stuck: bool,
+    /// The rule whose counts are read next, of all rules of the filters.
+    next: usize,
+}
+
+/// The filter of one interface.
+struct Part<R> {
+    interface: InterfaceId,
+    filter: Arc<FilterTable>,
+    /// By the filter's rules.
+    places: Vec<Place<R>>,
     /// The reason for which the device holds nothing of the filter.
     refused: Option<String>,
     /// True if there are changes not reported yet.
     unreported: bool,
-    /// True if the device has failed to remove rules.
-    is_stuck: bool,
-    /// The rule whose counts are read next.
-    next: usize,
 }
 
 /// A rule of the filter.
@@ -104,10 +113,10 @@ struct Place<R> {
     waiting: VecDeque<Order>,
     refused: Vec<(Order, String)>,
     kept: Vec<(Family, Kept)>,
-    /// The forwarder to which it brings packets; `None`: it drops them.
-    forwarder: Option<u16>,
-    /// True if that forwarder has no receive queue of the port.
-    is_unserved: bool,
+    /// The forwarders to which it brings packets; `None`: it drops them.
+    forwarders: Option<Forwarders>,
+    /// The first of these that has no receive queue of the port.
+    unserved: Option<u16>,
 }
 
 /// A rule of the device.
@@ -119,9 +128,15 @@ struct Held<R> {
     is_counted: bool,
 }
 
-/// A filter, with the offload of each of its rules, or the reason for which the device is to hold none; and the queues
-/// of the forwarders that rules select.
-pub type Wanted = (Arc<FilterTable>, Result<Vec<Offload>, String>, Queues);
+/// A filter of which a device is to hold rules.
+pub struct Wanted {
+    /// The interface whose packets it filters: the port's own, or a VLAN.
+    pub interface: InterfaceId,
+    /// The filter.
+    pub filter: Arc<FilterTable>,
+    /// The offload of each of its rules, or the reason for which the device is to hold none.
+    pub offloads: Result<Vec<Offload>, String>,
+}
 
 /// Packets that matched a rule, and true if they were dropped.
 pub type Count = (FlowCount, bool);
@@ -139,18 +154,18 @@ pub struct Whereabouts {
     pub why: Vec<String>,
     /// It is a rule that drops and that a device could hold, but for these reasons.
     pub drops: bool,
-    /// It is a rule that selects a forwarder and that a device could hold, but for these reasons.
+    /// It is a rule that selects forwarders and that a device could hold, but for these reasons.
     pub steers: bool,
 }
 
-/// A device's rules, for the log.
+/// A filter's rules in a device, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlacementReport {
     /// The device holds nothing, for this reason.
     Refused(String),
     /// Numbers of rules held, wholly or in part.
     Held {
-        /// Rules of the filter that drop or select a forwarder.
+        /// Rules of the filter that drop or select forwarders.
         rules: usize,
         /// Those of which the device holds something.
         held: usize,
@@ -161,23 +176,15 @@ pub enum PlacementReport {
 
 impl<R> Default for Placed<R> {
     fn default() -> Self {
-        Self {
-            filter: None,
-            queues: Vec::new(),
-            places: Vec::new(),
-            leaving: Vec::new(),
-            refused: None,
-            unreported: false,
-            is_stuck: false,
-            next: 0,
-        }
+        let (parts, queues, leaving) = (Vec::new(), Vec::new(), Vec::new());
+        Self { parts, queues, leaving, is_stuck: false, next: 0 }
     }
 }
 
 impl<R> Placed<R> {
-    /// Returns the filter whose rules the device is to hold.
-    pub fn filter(&self) -> Option<&Arc<FilterTable>> {
-        self.filter.as_ref()
+    /// Returns the filters of which the device is to hold rules, and their interfaces.
+    pub fn filters(&self) -> impl Iterator<Item = (InterfaceId, &Arc<FilterTable>)> {
+        self.parts.iter().map(|part| (part.interface, &part.filter))
     }
 
     /// Returns the queues to which rules bring packets.
@@ -185,9 +192,9 @@ impl<R> Placed<R> {
         &self.queues
     }
 
-    /// Returns the reason for which the device holds nothing of the filter.
-    pub fn refused(&self) -> Option<&str> {
-        self.refused.as_deref()
+    /// Returns the reason for which the device holds nothing of an interface's filter.
+    pub fn refused(&self, interface: InterfaceId) -> Option<&str> {
+        self.parts.iter().find(|part| part.interface == interface)?.refused.as_deref()
     }
 
     /// Returns true if [`Self::go_on`] has work to do.
@@ -197,61 +204,30 @@ impl<R> Placed<R> {
 
     /// Returns true if rules wait to be added to the device.
     pub fn is_waiting(&self) -> bool {
-        self.places.iter().any(|place| !place.waiting.is_empty())
+        self.places().any(|place| !place.waiting.is_empty())
     }
 
-    /// Returns true if [`Self::take_report`] has a report once nothing waits.
+    /// Returns true if [`Self::take_reports`] has reports once nothing waits.
     pub fn has_news(&self) -> bool {
-        self.unreported
+        self.parts.iter().any(|part| part.unreported)
     }
 
-    /// Sets the rules that the device is to hold, or the reason for which it is to hold none.
-    pub fn follow(&mut self, filter: Option<Wanted>) {
-        let before = std::mem::take(&mut self.places);
-        let known = before.into_iter().flat_map(|place| place.held).chain(self.leaving.drain(..));
-        let mut known: Vec<Option<Held<R>>> = known.map(Some).collect();
-        let places = known.iter().flatten().enumerate();
-        let places: HashMap<Order, usize> =
-            places.map(|(place, held)| (held.order, place)).collect();
-        let mut take = |order: &Order| known[*places.get(order)?].take();
-        (self.filter, self.refused, self.unreported) = (None, None, filter.is_some());
-        self.queues.clear();
-        if let Some((table, offloads, queues)) = filter {
-            self.queues = queues;
-            let queues = &self.queues;
-            let mut seen = HashSet::new();
-            let offloads = offloads.unwrap_or_else(|why| {
-                self.refused = Some(why);
-                Vec::new()
-            });
-            self.places = offloads
-                .into_iter()
-                .map(|Offload { patterns, frames, forwarder, kept }| {
-                    let mut place = Place { kept, forwarder, ..Place::default() };
-                    let queue = |of: u16| queues.get(usize::from(of)).copied().flatten();
-                    let fate = match forwarder {
-                        None => Some(Fate::Drop),
-                        Some(forwarder) => queue(forwarder).map(Fate::Queue),
-                    };
-                    let Some(fate) = fate else {
-                        place.is_unserved = true;
-                        return place;
-                    };
-                    // A pattern of an earlier rule needs no second rule.
-                    let frames = frames.into_iter().map(Traffic::EtherType);
-                    let all = patterns.into_iter().map(Traffic::Ip).chain(frames);
-                    for traffic in all.filter(|traffic| seen.insert(*traffic)) {
-                        match take(&(traffic, fate)) {
-                            Some(held) => place.held.push(held),
-                            None => place.waiting.push_back((traffic, fate)),
-                        }
-                    }
-                    place
-                })
-                .collect();
-            self.filter = Some(table);
-        }
-        self.leaving = known.into_iter().flatten().collect();
+    fn places(&self) -> impl Iterator<Item = &Place<R>> {
+        self.parts.iter().flat_map(|part| &part.places)
+    }
+
+    fn places_mut(&mut self) -> impl Iterator<Item = &mut Place<R>> {
+        self.parts.iter_mut().flat_map(|part| &mut part.places)
+    }
+
+    /// Sets the rules that the device is to hold, and the queues of the forwarders that they select.
+    pub fn follow(&mut self, wanted: Vec<Wanted>, queues: Queues) {
+        let parts = std::mem::take(&mut self.parts).into_iter().flat_map(|part| part.places);
+        let held = parts.flat_map(|place| place.held).chain(self.leaving.drain(..));
+        let mut known = Known::new(held);
+        self.parts = wanted.into_iter().map(|one| Part::new(one, &queues, &mut known)).collect();
+        self.queues = queues;
+        self.leaving = known.held.into_iter().flatten().collect();
         self.next = 0;
     }
 
@@ -271,7 +247,7 @@ impl<R> Placed<R> {
             }
         }
         if self.leaving.len() < before {
-            for place in &mut self.places {
+            for place in self.places_mut() {
                 place.waiting.extend(place.refused.drain(..).map(|(order, _)| order));
             }
             self.give(device, &has_time);
@@ -281,47 +257,29 @@ impl<R> Placed<R> {
     }
 
     fn give(&mut self, device: &impl Holder<Rule = R>, has_time: &impl Fn() -> bool) {
-        if let Err(why) = self.places.iter_mut().try_for_each(|place| place.give(device, has_time))
-        {
-            self.refused = Some(why);
-            self.places.clear();
+        let given = self.places_mut().try_for_each(|place| place.give(device, has_time));
+        let Err(why) = given else { return };
+        for part in &mut self.parts {
+            part.refused.get_or_insert_with(|| why.clone());
+            part.places.clear();
         }
     }
 
-    /// Returns the report for the log, once, when nothing waits any more.
-    pub fn take_report(&mut self) -> Option<PlacementReport> {
-        if self.is_busy() || !std::mem::take(&mut self.unreported) {
-            return None;
+    /// Returns the reports for the log, once, when nothing waits any more.
+    pub fn take_reports(&mut self) -> Vec<(InterfaceId, Arc<FilterTable>, PlacementReport)> {
+        if self.is_busy() {
+            return Vec::new();
         }
-        if let Some(why) = &self.refused {
-            return Some(PlacementReport::Refused(why.clone()));
-        }
-        let rules = (0..self.places.len()).filter_map(|rule| self.whereabouts(rule));
-        let rules: Vec<_> = rules.filter(|rule| rule.drops || rule.steers).collect();
-        Some(PlacementReport::Held {
-            rules: rules.len(),
-            held: rules.iter().filter(|rule| rule.held > 0).count(),
-            device: rules.iter().map(|rule| rule.held).sum(),
-        })
+        let new = self.parts.iter_mut().filter_map(|part| {
+            let is_new = std::mem::take(&mut part.unreported);
+            is_new.then(|| (part.interface, part.filter.clone(), part.report()))
+        });
+        new.collect()
     }
 
-    /// Returns the state of a rule of the filter; `None` if the rule is not for this port.
-    pub fn whereabouts(&self, rule: usize) -> Option<Whereabouts> {
-        let place = self.places.get(rule)?;
-        let for_others = |(_, kept): &(Family, Kept)| *kept == Kept::OtherPorts;
-        let wanted = place.held.len() + place.waiting.len() + place.refused.len();
-        if wanted == 0 && !place.kept.is_empty() && place.kept.iter().all(for_others) {
-            return None;
-        }
-        Some(Whereabouts {
-            held: place.held.len(),
-            wanted,
-            is_counted: place.held.iter().all(|held| held.is_counted),
-            why: place.why(),
-            drops: place.forwarder.is_none()
-                && !place.kept.iter().any(|(_, kept)| *kept == Kept::Action),
-            steers: place.forwarder.is_some(),
-        })
+    /// Returns the state of a rule of an interface's filter; `None` if the rule is not for this interface.
+    pub fn whereabouts(&self, interface: InterfaceId, rule: usize) -> Option<Whereabouts> {
+        self.parts.iter().find(|part| part.interface == interface)?.whereabouts(rule)
     }
 
     /// Passes on, for each rule, the packets and bytes of IP packets that the device has dropped or brought to a queue
@@ -332,15 +290,19 @@ impl<R> Placed<R> {
         has_time: impl Fn() -> bool,
         mut report: impl FnMut(&FilterTable, usize, Count),
     ) {
-        let Some(filter) = &self.filter else { return };
-        let count = self.places.len();
-        for _ in 0..count {
+        let rules = |part: &Part<R>| (0..part.places.len()).collect::<Vec<_>>();
+        let parts = self.parts.iter().enumerate();
+        let all: Vec<(usize, usize)> = parts
+            .flat_map(|(at, part)| rules(part).into_iter().map(move |rule| (at, rule)))
+            .collect();
+        for _ in 0..all.len() {
             if !has_time() {
                 return;
             }
-            let rule = self.next % count;
-            self.next = rule + 1;
-            let held = self.places[rule].held.iter_mut();
+            let (part, rule) = all[self.next % all.len()];
+            self.next = self.next % all.len() + 1;
+            let Part { filter, places, .. } = &mut self.parts[part];
+            let held = places[rule].held.iter_mut();
             let counts = held.filter_map(|held| held.since(device));
             let add = |sum: FlowCount, one: FlowCount| FlowCount {
                 packets: sum.packets + one.packets,
@@ -348,17 +310,110 @@ impl<R> Placed<R> {
             };
             let sum = counts.fold(FlowCount { packets: 0, bytes: Some(0) }, add);
             if sum.packets > 0 {
-                report(filter, rule, (sum, self.places[rule].forwarder.is_none()));
+                report(filter, rule, (sum, places[rule].forwarders.is_none()));
             }
         }
     }
 }
 
+/// Rules that a device holds, by what they order.
+struct Known<R> {
+    held: Vec<Option<Held<R>>>,
+    places: HashMap<Order, usize>,
+}
+
+impl<R> Known<R> {
+    fn new(held: impl Iterator<Item = Held<R>>) -> Self {
+        let held: Vec<_> = held.map(Some).collect();
+        let places = held.iter().flatten().enumerate();
+        let places = places.map(|(place, held)| (held.order.clone(), place)).collect();
+        Self { held, places }
+    }
+
+    fn take(&mut self, order: &Order) -> Option<Held<R>> {
+        self.held[*self.places.get(order)?].take()
+    }
+}
+
+impl<R> Part<R> {
+    /// Takes what is held already; the rest waits.
+    fn new(wanted: Wanted, queues: &Queues, known: &mut Known<R>) -> Self {
+        let Wanted { interface, filter, offloads } = wanted;
+        let (offloads, refused) = match offloads {
+            Ok(offloads) => (offloads, None),
+            Err(why) => (Vec::new(), Some(why)),
+        };
+        let mut seen = HashSet::new();
+        let treatments = &filter.spec().treatments;
+        let place = |(rule, offload): (usize, Offload)| {
+            let forwarders = treatments.get(rule).and_then(|treatment| treatment.forwarders);
+            let forwarders = forwarders.filter(|_| offload.steers);
+            let mut place = Place { forwarders, kept: offload.kept.clone(), ..Place::default() };
+            let fate = match forwarders.map(|of| queues_of(&of, queues)) {
+                None => Fate::Drop,
+                Some(Ok(queues)) => Fate::Queues(queues),
+                Some(Err(unserved)) => {
+                    place.unserved = Some(unserved);
+                    return place;
+                }
+            };
+            // A pattern of an earlier rule needs no second rule.
+            for frames in offload.all().filter(|frames| seen.insert(*frames)) {
+                let order = (frames, fate.clone());
+                match known.take(&order) {
+                    Some(held) => place.held.push(held),
+                    None => place.waiting.push_back(order),
+                }
+            }
+            place
+        };
+        let places = offloads.into_iter().enumerate().map(place).collect();
+        Self { interface, places, filter, refused, unreported: true }
+    }
+
+    fn report(&self) -> PlacementReport {
+        if let Some(why) = &self.refused {
+            return PlacementReport::Refused(why.clone());
+        }
+        let rules = (0..self.places.len()).filter_map(|rule| self.whereabouts(rule));
+        let rules: Vec<_> = rules.filter(|rule| rule.drops || rule.steers).collect();
+        PlacementReport::Held {
+            rules: rules.len(),
+            held: rules.iter().filter(|rule| rule.held > 0).count(),
+            device: rules.iter().map(|rule| rule.held).sum(),
+        }
+    }
+
+    fn whereabouts(&self, rule: usize) -> Option<Whereabouts> {
+        let place = self.places.get(rule)?;
+        let for_others = |(_, kept): &(Family, Kept)| *kept == Kept::OtherPorts;
+        let wanted = place.wanted();
+        if wanted == 0 && !place.kept.is_empty() && place.kept.iter().all(for_others) {
+            return None;
+        }
+        Some(Whereabouts {
+            held: place.held.len(),
+            wanted,
+            is_counted: place.held.iter().all(|held| held.is_counted),
+            why: place.why(),
+            drops: place.forwarders.is_none()
+                && !place.kept.iter().any(|(_, kept)| *kept == Kept::Action),
+            steers: place.forwarders.is_some(),
+        })
+    }
+}
+
+/// Returns the receive queues of forwarders, or the first of these that has none.
+fn queues_of(forwarders: &Forwarders, queues: &Queues) -> Result<Vec<u16>, u16> {
+    let queue = |&of: &u16| queues.get(usize::from(of)).copied().flatten().ok_or(of);
+    forwarders.numbers().iter().map(queue).collect()
+}
+
 impl<R> Default for Place<R> {
     fn default() -> Self {
         let (held, waiting, refused) = (Vec::new(), VecDeque::new(), Vec::new());
-        let (kept, forwarder, is_unserved) = (Vec::new(), None, false);
-        Self { held, waiting, refused, kept, forwarder, is_unserved }
+        let (kept, forwarders, unserved) = (Vec::new(), None, None);
+        Self { held, waiting, refused, kept, forwarders, unserved }
     }
 }
 
@@ -369,8 +424,9 @@ impl<R> Place<R> {
         device: &impl Holder<Rule = R>,
         has_time: &impl Fn() -> bool,
     ) -> Result<(), String> {
-        while let Some(&order) = self.waiting.front().filter(|_| has_time()) {
-            self.waiting.pop_front();
+        while has_time()
+            && let Some(order) = self.waiting.pop_front()
+        {
             match device.add(&order) {
                 Ok(rule) => {
                     let (seen, is_counted) = (FlowCount::default(), device.counts(&rule));
@@ -390,7 +446,7 @@ impl<R> Place<R> {
             let alone = both || (self.kept.len() == 1 && self.wanted() == 0);
             why.push(if alone { kept.to_string() } else { format!("{family}: {kept}") });
         }
-        if let Some(forwarder) = self.forwarder.filter(|_| self.is_unserved) {
+        if let Some(forwarder) = self.unserved {
             why.push(format!("forwarder {forwarder} has no receive queue of the port"));
         }
         for (place, (_, said)) in self.refused.iter().enumerate() {
@@ -409,8 +465,15 @@ impl<R> Place<R> {
     }
 }
 
-/// Bytes of an Ethernet header, which devices count.
-const ETHERNET: u64 = 14;
+/// Returns the bytes of the Ethernet header and tags of frames, which devices count.
+fn header(frames: &Frames) -> u64 {
+    let tags = match frames.link.tags {
+        Tags::Any | Tags::None => 0,
+        Tags::One(_) => 1,
+        Tags::Two(..) => 2,
+    };
+    (ETHERNET_LEN + tags * TAG_LEN) as u64
+}
 
 impl<R> Held<R> {
     /// Counts since the last reading.
@@ -421,7 +484,7 @@ impl<R> Held<R> {
         let packets = now.packets.checked_sub(before.packets).unwrap_or(now.packets);
         let bytes = now.bytes.map(|bytes| {
             let since = bytes.checked_sub(before.bytes.unwrap_or(0)).unwrap_or(bytes);
-            since.saturating_sub(packets * ETHERNET)
+            since.saturating_sub(packets * header(&self.order.0))
         });
         Some(FlowCount { packets, bytes })
     }

@@ -45,7 +45,7 @@ use dataplane::interface::InterfaceInfo;
 use dataplane::polling::RxSource;
 use dataplane::port::PortId;
 use dataplane::port::PortSet;
-use dataplane::spread::{Input, Spread as Onward, Spreader};
+use dataplane::spread::{DEFAULT_KEY, Input, Spread as Onward, Spreader, Toeplitz};
 use dataplane::wires::{Exit, Inlet, Replicas, Rewiring, TxPath, Wires};
 use dpdk::{Consumer, Eal, Producer, Ring, RxQueue, TxQueue};
 use nix::unistd::Pid;
@@ -630,7 +630,7 @@ fn lay(parts: Parts, terms: Terms, rings: Rings) -> Result<Laid> {
                 Some(spread) => {
                     Spreader::new(spread.hash(), spread.table(layout.forwarders())?, ways)
                 }
-                None => Spreader::by_rules(ways),
+                None => Spreader::by_rules(Toeplitz::new(&DEFAULT_KEY, true), ways),
             }));
         }
         wires[forwarder].rx.push(source);

@@ -2,7 +2,11 @@
 
 use zerocopy::FromBytes;
 
-use crate::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader};
+use crate::MacAddr;
+use crate::ethernet::{
+    ADDRESSES_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, EthernetHeader,
+    TAG_LEN,
+};
 use crate::ip::{
     IPV4_MIN_LEN, Ipv4Header, Ipv6Header, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP,
 };
@@ -53,6 +57,92 @@ impl Traffic {
                 .is_ok_and(|(ethernet, _)| ethernet.ethertype.get() == *wanted),
         }
     }
+}
+
+/// Frames by their addresses and tags, and by the traffic in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Frames {
+    /// Their header.
+    pub link: Link,
+    /// The traffic after their tags.
+    pub traffic: Traffic,
+}
+
+/// Required Ethernet header of a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Link {
+    /// Its source; `None`: any.
+    pub source: Option<MacAddr>,
+    /// Its destination; `None`: any.
+    pub destination: Option<MacAddr>,
+    /// Its tags.
+    pub tags: Tags,
+}
+
+/// Required tags of a frame (IEEE 802.1Q), and no others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Tags {
+    /// Tags are not compared: a device may find the traffic behind tags or not.
+    #[default]
+    Any,
+    /// The frame has none.
+    None,
+    /// One.
+    One(Tag),
+    /// An outer one and an inner one.
+    Two(Tag, Tag),
+}
+
+/// A required VLAN tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tag {
+    /// Its Ethertype.
+    pub protocol: u16,
+    /// Priority, drop eligibility and VLAN identifier.
+    pub control: Masked<u16>,
+}
+
+impl Frames {
+    /// Returns true if a frame is one of these: the meaning of patterns, for tests of their compilers.
+    pub fn fits(&self, frame: &[u8]) -> bool {
+        let Ok((ethernet, _)) = EthernetHeader::ref_from_prefix(frame) else { return false };
+        let is =
+            |wanted: Option<MacAddr>, found: MacAddr| wanted.is_none_or(|wanted| wanted == found);
+        let Link { source, destination, tags } = self.link;
+        if !is(source, ethernet.source) || !is(destination, ethernet.destination) {
+            return false;
+        }
+        let (found, untagged) = without_tags(frame);
+        let fits = |wanted: &[Tag]| {
+            wanted.len() == found.len()
+                && wanted.iter().zip(&found).all(|(one, tag)| one.fits(*tag))
+        };
+        let has_tags = match tags {
+            Tags::Any => true,
+            Tags::None => found.is_empty(),
+            Tags::One(tag) => fits(&[tag]),
+            Tags::Two(outer, inner) => fits(&[outer, inner]),
+        };
+        has_tags && self.traffic.fits(&untagged)
+    }
+}
+
+impl Tag {
+    fn fits(self, (protocol, control): (u16, u16)) -> bool {
+        self.protocol == protocol && self.control.fits(control)
+    }
+}
+
+/// Returns a frame's tags, by Ethertype and control information, and the frame without them.
+fn without_tags(frame: &[u8]) -> (Vec<(u16, u16)>, Vec<u8>) {
+    let (mut tags, mut frame) = (Vec::new(), frame.to_vec());
+    while let Some(&[a, b, c, d]) = frame.get(ADDRESSES_LEN..).and_then(|rest| rest.first_chunk())
+        && let protocol @ (ETHERTYPE_VLAN | ETHERTYPE_QINQ) = u16::from_be_bytes([a, b])
+    {
+        tags.push((protocol, u16::from_be_bytes([c, d])));
+        frame.drain(ADDRESSES_LEN..ADDRESSES_LEN + TAG_LEN);
+    }
+    (tags, frame)
 }
 
 /// Source and destination.
@@ -223,6 +313,41 @@ mod tests {
             assert!(Pattern { whole: false, ..pattern }.fits(&tcp(fragment)));
         }
         assert!(!pattern.fits(&tcp(0x4000)[..40]), "a header that ends too early");
+    }
+
+    #[test]
+    fn addresses_and_tags_of_a_frame_are_compared() {
+        let untagged = tcp(0x4000);
+        let tagged = |tags: &[[u8; 4]]| [&untagged[..12], &tags.concat(), &untagged[12..]].concat();
+        let control = Masked { value: 0xa007, mask: 0xefff };
+        let tag = Tag { protocol: 0x8100, control };
+        let outer = Tag { protocol: 0x88a8, control: Masked { value: 5, mask: 0x0fff } };
+        let with = |tags| Frames {
+            link: Link { tags, ..Link::default() },
+            traffic: Traffic::EtherType(0x0800),
+        };
+        // Priority 5, drop eligible, VLAN 7.
+        let one = tagged(&[[0x81, 0, 0xb0, 7]]);
+        let two = tagged(&[[0x88, 0xa8, 0x60, 5], [0x81, 0, 0xa0, 7]]);
+        let fits = |tags| [&untagged, &one, &two].map(|frame| with(tags).fits(frame));
+        assert_eq!(fits(Tags::Any), [true; 3]);
+        assert_eq!(fits(Tags::None), [true, false, false]);
+        assert_eq!(fits(Tags::One(tag)), [false, true, false]);
+        assert_eq!(fits(Tags::One(outer)), [false; 3], "its frames have no second tag");
+        assert_eq!(fits(Tags::Two(outer, tag)), [false, false, true]);
+        assert_eq!(fits(Tags::Two(tag, outer)), [false; 3]);
+        let mac = MacAddr([2, 0, 0, 0, 0, 9]);
+        for link in [
+            Link { source: Some(mac), ..Link::default() },
+            Link { destination: Some(mac), ..Link::default() },
+        ] {
+            let mut frame = untagged.clone();
+            assert!(!Frames { link, ..with(Tags::Any) }.fits(&frame));
+            let place = if link.source.is_some() { 6 } else { 0 };
+            frame[place..place + 6].copy_from_slice(&mac.0);
+            assert!(Frames { link, ..with(Tags::Any) }.fits(&frame));
+        }
+        assert!(!with(Tags::Any).fits(&one[..13]));
     }
 
     fn any_address() -> Masked<u32> {

@@ -1,4 +1,6 @@
 use super::*;
+use wire::MacAddr;
+
 use crate::generate::{Kind, Packet, packets, rules};
 use crate::{Rule, walk};
 
@@ -19,7 +21,7 @@ fn alone(matches: Matches) -> Offload {
 
 /// The effects of a rule with `log`, or of one without.
 fn logged(is_logged: bool) -> Treated {
-    Treated { by_software: is_logged.then_some("log"), forwarder: None }
+    Treated { by_software: is_logged.then_some("log"), steers: false }
 }
 
 fn udp(to_port: Vec<RangeInclusive<u16>>) -> Matches {
@@ -148,7 +150,7 @@ fn rules_of_other_ports_do_not_count() {
 fn packets_that_are_not_filtered_fit_no_pattern() {
     let asks =
         Matches { from: net("0.0.0.0/32"), to: net("255.255.255.255/32"), ..udp(vec![67..=67]) };
-    let port = Port { interface: 0, unfiltered: vec![(asks, "DHCP")] };
+    let port = Port { unfiltered: vec![(asks, "DHCP")], ..Port::default() };
     let rules = vec![drop(udp(vec![])), drop(udp(vec![53..=53]))];
     let offloads = offload(&filter(rules), |_| Treated::default(), &port);
     assert_eq!(offloads[0].kept, [(IP4, Kept::Unfiltered("DHCP"))]);
@@ -163,6 +165,52 @@ fn a_large_filter_is_compared_within_bounds() {
     let offloads = offload(&filter(rules), |_| Treated::default(), &Port::default());
     let far = offloads.iter().filter(|of| of.kept.contains(&(IP4, Kept::Far))).count();
     assert_eq!(far, 2000 - BUDGET / 2000);
+}
+
+/// The tags of a VLAN's frames, and those of one within it.
+const OUTER: Tag = Tag { protocol: 0x88a8, control: Masked { value: 5, mask: ID } };
+const INNER: Tag = Tag { protocol: 0x8100, control: Masked { value: 7, mask: ID } };
+
+#[test]
+fn macs_priorities_and_the_interface_s_tags_are_part_of_patterns() {
+    let links = |matches: Matches, tags| {
+        let port = Port { tags, ..Port::default() };
+        let mut offload =
+            offload(&filter(vec![drop(matches)]), |_| Treated::default(), &port).remove(0);
+        assert_eq!(offload.all().count(), offload.links.len() * 2, "of UDP, in both families");
+        std::mem::take(&mut offload.links)
+    };
+    let mac = |last| MacAddr([2, 0, 0, 0, 0, last]);
+    let tags = |matches, of| links(matches, of).iter().map(|link| link.tags).collect::<Vec<_>>();
+    for of in [Tags::Any, Tags::None, Tags::One(INNER), Tags::Two(OUTER, INNER)] {
+        assert_eq!(tags(udp(vec![]), of), [of]);
+    }
+    let from_mac = vec![mac(2), mac(1), mac(2)];
+    let macs = Matches { from_mac, to_mac: vec![mac(3)], ..udp(vec![]) };
+    let link = |source| Link { source, destination: Some(mac(3)), tags: Tags::None };
+    assert_eq!(links(macs, Tags::None), [link(Some(mac(1))), link(Some(mac(2)))]);
+    let of_class = |priority: &[u8]| Matches { priority: priority.to_vec(), ..udp(vec![]) };
+    let with = |tag: Tag, value, mask| Tag { control: Masked { value, mask }, ..tag };
+    // Priority tags, and for priority 0 no tag.
+    let own = [with(INNER, 0, 0xefff), with(INNER, 0xa000, 0xefff)].map(Tags::One);
+    assert_eq!(tags(of_class(&[5, 0]), Tags::Any), [own[0], own[1], Tags::None]);
+    assert_eq!(tags(of_class(&[5]), Tags::None), [own[1]]);
+    let one = Tags::One(with(INNER, 0xa007, 0xefff));
+    assert_eq!(tags(of_class(&[5]), Tags::One(INNER)), [one]);
+    let two = Tags::Two(with(OUTER, 0x6005, 0xefff), INNER);
+    assert_eq!(tags(of_class(&[3]), Tags::Two(OUTER, INNER)), [two], "that of the outer one");
+}
+
+#[test]
+fn combinations_of_macs_count_as_device_rules() {
+    let macs = |count| (0..count).map(|last| MacAddr([2, 0, 0, 0, 0, last])).collect::<Vec<_>>();
+    let kept = |matches| alone(matches).kept.first().map(|(_, kept)| kept.clone());
+    let of = |from, to| Matches { from_mac: macs(from), to_mac: macs(to), ..udp(vec![1..=1]) };
+    assert_eq!((kept(of(8, 8)), kept(of(9, 8))), (None, Some(Kept::Many(72))));
+    let two_ports = Matches { to_port: vec![1..=1, 9..=9], ..of(33, 0) };
+    assert_eq!(kept(two_ports), Some(Kept::Many(66)));
+    let frame = Matches { ethertype: vec![7, 8], from_mac: macs(33), ..Matches::default() };
+    assert_eq!(kept(frame), Some(Kept::Many(66)));
 }
 
 /// Two rules in one, and now and then a condition more.
@@ -183,9 +231,28 @@ fn richer(filter: &mut Filter, seed: u64) {
             2 => own.fragment = Some(false),
             3 => own.fragment = Some(true),
             4 => own.interface = vec![1, 2],
+            5 => own.priority = vec![0, 5],
+            6 => own.from_mac = vec![MacAddr([2, 0, 0, 0, 0, 2])],
+            7 => own.priority = vec![5],
             _ => {}
         }
     }
+}
+
+/// Returns the frame as it is on the wire of an interface whose frames have these tags, and its priority.
+fn tagged(frame: &[u8], tags: Tags, at: usize) -> (u8, Vec<u8>) {
+    let priority = [0, 5, 3][at / 8 % 3];
+    let bytes = |tag: Tag, priority: u8| {
+        let control = tag.control.value | u16::from(priority) << 13;
+        [tag.protocol.to_be_bytes(), control.to_be_bytes()].concat()
+    };
+    let tags = match tags {
+        Tags::Any | Tags::None if priority == 0 => Vec::new(),
+        Tags::Any | Tags::None => [&[0x81, 0][..], &[priority << 5, 0]].concat(),
+        Tags::One(tag) => bytes(tag, priority),
+        Tags::Two(outer, inner) => [bytes(outer, priority), bytes(inner, 6)].concat(),
+    };
+    (priority, [&frame[..12], &tags, &frame[12..]].concat())
 }
 
 /// Makes fragments, neighbour discovery and extension headers of some frames.
@@ -213,15 +280,21 @@ fn devices_drop_what_the_filter_drops() {
             if seed % 2 == 1 {
                 richer(&mut filter, seed);
             }
-            let port = Port { interface: 1, ..Port::default() };
+            let tags = [Tags::Any, Tags::None, Tags::One(INNER), Tags::Two(OUTER, INNER)];
+            let port = Port {
+                interface: 1,
+                tags: tags[(seed as usize + kind as usize) % 4],
+                ..Port::default()
+            };
             let offloads = offload(&filter, |at| logged(at.is_multiple_of(13)), &port);
             kept += offloads.iter().filter(|offload| !offload.kept.is_empty()).count();
             for (at, mut packet) in packets(&filter, family, 4000, seed).into_iter().enumerate() {
                 packet.interface = 1;
                 other_than_usual(&mut packet, family, at);
-                let key = packet.key(family);
-                let fits =
-                    |offload: &Offload| offload.patterns.iter().any(|p| p.fits(&packet.frame));
+                packet.frame[11] = at as u8 % 3;
+                let (priority, frame) = tagged(&packet.frame, port.tags, at);
+                let key = packet.key(family).with_priority(priority);
+                let fits = |offload: &Offload| offload.all().any(|frames| frames.fits(&frame));
                 let Some(rule) = offloads.iter().position(fits) else { continue };
                 fitting += 1;
                 let decided = walk(&filter, family, &key).expect("it fits the device's rule");
@@ -252,33 +325,38 @@ fn rules_that_select_a_forwarder_are_for_the_device_too() {
     // The second and third one select forwarders whatever else they do; so does one that lets nothing pass, without
     // effect.
     let treated = |at| match at {
-        1 | 2 | 4 => Treated { by_software: Some("log"), forwarder: Some(at as u16 * 10) },
-        6 => Treated { by_software: None, forwarder: Some(9) },
+        1 | 2 | 4 => Treated { by_software: Some("log"), steers: true },
+        6 => Treated { by_software: None, steers: true },
         _ => Treated::default(),
     };
     let dhcp = (udp(vec![2..=2]), "DHCP");
-    let port = Port { interface: 0, unfiltered: vec![dhcp] };
+    let port = Port { unfiltered: vec![dhcp], ..Port::default() };
     let offloads = offload(&filter(rules), treated, &port);
     let said: Vec<_> = offloads
         .iter()
-        .map(|of| (of.forwarder, of.patterns.len(), of.kept.first().map(|(_, kept)| kept.clone())))
+        .map(|of| (of.steers, of.patterns.len(), of.kept.first().map(|(_, kept)| kept.clone())))
         .collect();
     let earlier = |rule: &str| Some(Kept::Earlier(rule.to_owned()));
     assert_eq!(
         said,
         [
-            (None, 0, Some(Kept::Action)),
+            (false, 0, Some(Kept::Action)),
             // Exempt from the filter, but not from the choice.
-            (Some(10), 2, None),
-            (Some(20), 2, None),
+            (true, 2, None),
+            (true, 2, None),
             // The device would drop what the rule before it lets pass.
-            (None, 0, earlier("rule 2")),
+            (false, 0, earlier("rule 2")),
             // Packets of the first rule would go to the wrong forwarder.
-            (Some(40), 0, earlier("rule 1")),
-            (None, 2, None),
-            (None, 0, Some(Kept::Action)),
+            (true, 0, earlier("rule 1")),
+            (false, 2, None),
+            (false, 0, Some(Kept::Action)),
         ]
     );
+}
+
+/// Frames from a MAC.
+fn from_mac_only() -> Matches {
+    Matches { from_mac: vec![MacAddr([2; 6])], ..Matches::default() }
 }
 
 #[test]
@@ -288,9 +366,13 @@ fn rules_for_other_frames_are_offloaded_by_their_ethertypes() {
         Rule { action, ..drop(matches) }
     };
     let mut from_mac = of(&[7], Action::Drop);
-    from_mac.matches.from_mac = vec![wire::MacAddr([2; 6])];
+    from_mac.matches.from_mac = from_mac_only().from_mac;
     let mut priority = of(&[7], Action::Drop);
     priority.matches.priority = vec![5];
+    let mut other_mac = of(&[8], Action::Accept);
+    other_mac.matches.from_mac = vec![MacAddr([4; 6])];
+    let mut same_mac = of(&[8], Action::Drop);
+    same_mac.matches.from_mac = vec![MacAddr([4; 6])];
     let mut elsewhere = of(&[1], Action::Accept);
     elsewhere.matches.interface = vec![5];
     let rules = vec![
@@ -304,32 +386,41 @@ fn rules_for_other_frames_are_offloaded_by_their_ethertypes() {
         from_mac,
         priority,
         of(&[5], Action::Drop),
+        other_mac,
+        Rule {
+            matches: Matches { ethertype: vec![8], ..from_mac_only() },
+            ..of(&[8], Action::Drop)
+        },
+        same_mac,
     ];
     let treated = |at| match at {
-        4 => Treated { by_software: Some("police"), forwarder: Some(9) },
+        4 => Treated { by_software: Some("police"), steers: true },
         at => logged(at == 5),
     };
     let port = Port { interface: 3, ..Port::default() };
     let offloads = offload(&filter(rules), treated, &port);
     let said: Vec<_> = offloads
         .iter()
-        .map(|of| (of.forwarder, &of.frames[..], of.kept.first().map(|(_, kept)| kept.clone())))
+        .map(|of| (of.steers, &of.frames[..], of.kept.first().map(|(_, kept)| kept.clone())))
         .collect();
     let earlier = |rule: &str| Some(Kept::Earlier(rule.to_owned()));
     let none: &[u16] = &[];
     assert_eq!(
         said,
         [
-            (None, none, Some(Kept::OtherPorts)),
-            (None, &[1, 2], None),
-            (None, none, Some(Kept::Action)),
-            (None, none, earlier("rule 3")),
-            (Some(9), &[5], None),
-            (None, none, Some(Kept::Treated("log"))),
-            (None, none, earlier("rule 6")),
-            (None, none, Some(Kept::Condition("MACs"))),
-            (None, none, Some(Kept::Condition("priorities of VLAN tags"))),
-            (None, none, earlier("rule 5")),
+            (false, none, Some(Kept::OtherPorts)),
+            (false, &[1, 2], None),
+            (false, none, Some(Kept::Action)),
+            (false, none, earlier("rule 3")),
+            (true, &[5], None),
+            (false, none, Some(Kept::Treated("log"))),
+            (false, none, earlier("rule 6")),
+            (false, &[7], None),
+            (false, &[7], None),
+            (false, none, earlier("rule 5")),
+            (false, none, Some(Kept::Action)),
+            (false, &[8], None),
+            (false, none, earlier("rule 11")),
         ]
     );
     assert!(offloads.iter().all(|of| of.patterns.is_empty() && of.kept.len() != 1));

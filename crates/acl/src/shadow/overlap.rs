@@ -1,5 +1,7 @@
 //! Do two rules have a packet in common? Where that is not known, they do.
 
+use wire::MacAddr;
+
 use super::{Net, Set, Shape, shorten};
 use crate::{Family, Matches};
 
@@ -34,8 +36,8 @@ impl Earlier {
 }
 
 impl Shape {
-    /// False if no packet fits both; the cheap comparisons first. Lengths, interfaces, sets, MACs, states and
-    /// extension headers are not compared.
+    /// False if no packet fits both; the cheap comparisons first. Lengths, interfaces, sets, states and extension
+    /// headers are not compared, nor long lists of MACs.
     fn overlaps(&self, other: &Shape, width: u8) -> bool {
         self.protocol.meets(&other.protocol)
             && meet(&self.to_port, &other.to_port)
@@ -48,9 +50,20 @@ impl Shape {
             && self.priority.meets(&other.priority)
             && self.ttl.start() <= other.ttl.end()
             && other.ttl.start() <= self.ttl.end()
+            && macs_meet(&self.from_mac, &other.from_mac)
+            && macs_meet(&self.to_mac, &other.to_mac)
             && nets_meet(&self.from, &other.from, width)
             && nets_meet(&self.to, &other.to, width)
     }
+}
+
+/// MACs of a list that are compared with those of another one.
+const MACS: usize = 64;
+
+/// Returns true if an address is in both lists, of which an empty one has all addresses.
+fn macs_meet(own: &[MacAddr], others: &[MacAddr]) -> bool {
+    let is_open = |list: &[MacAddr]| list.is_empty() || list.len() > MACS;
+    is_open(own) || is_open(others) || own.iter().any(|mac| others.contains(mac))
 }
 
 impl Set {
@@ -135,6 +148,16 @@ mod tests {
         let priority = |list| Matches { priority: list, ..Matches::default() };
         assert!(meets(&priority(vec![1, 5]), &priority(vec![5, 6])));
         assert!(!meets(&priority(vec![1, 5]), &priority(vec![6])));
+        let mac = |list: &[u8]| {
+            let from_mac = list.iter().map(|&last| MacAddr([2, 0, 0, 0, 0, last])).collect();
+            Matches { from_mac, ..Matches::default() }
+        };
+        assert!(meets(&mac(&[1, 2]), &mac(&[2, 3])) && !meets(&mac(&[1, 2]), &mac(&[3])));
+        assert!(meets(&mac(&[1]), &mac(&[])));
+        let many: Vec<u8> = (10..90).collect();
+        assert!(meets(&mac(&[1]), &mac(&many)), "not compared");
+        let to = |of: Matches| Matches { to_mac: of.from_mac, ..Matches::default() };
+        assert!(!meets(&to(mac(&[1])), &to(mac(&[2]))) && meets(&to(mac(&[1])), &mac(&[2])));
         let fragment = |is| Matches { fragment: Some(is), ..Matches::default() };
         assert!(!meets(&fragment(true), &fragment(false)));
         assert!(meets(&fragment(true), &Matches::default()));

@@ -71,6 +71,10 @@ mod tests {
         ("Path", r#"turnpike.route "10.9.0.0/16" { via = { { "10.0.1.2", zzz = 1 } } }"#),
         ("PoliceSettings", r#"turnpike.filter "f" { { police = { zzz = 1 } } }"#),
         ("PortSettings", r#"turnpike.port "p" { device = "b", zzz = 1 }"#),
+        (
+            "Precolours",
+            r#"turnpike.filter "f" { { police = { rate = "1pps", excess = "1", aware = { zzz = 1 } } } }"#,
+        ),
         ("PrefixSetSettings", r#"turnpike.prefix_set "s" { zzz = 1 }"#),
         ("QuarantineSettings", "turnpike.quarantine { zzz = 1 }"),
         ("QueueSettings", r#"turnpike.port "p" { device = "b", queue = { zzz = 1 } }"#),

@@ -663,10 +663,9 @@ impl List<'_> {
         let FilterSpec { filter: acl::Filter { name, rules, default }, treatments, targets } =
             &filter.spec;
         for (place, (rule, treatment)) in rules.iter().zip(treatments).enumerate() {
-            let Treatment { police, mark, mirror, log, class, category, target, forwarder } =
+            let Treatment { police, mark, mirror, log, class, category, target, forwarders } =
                 treatment;
-            let forwarder =
-                forwarder.map_or(String::new(), |number| format!(", forwarder {number}"));
+            let forwarders = forwarders.map_or(String::new(), |of| format!(", {of}"));
             let log = if *log { ", logged" } else { "" };
             let police = police.map_or(String::new(), |police| format!(", police {police}"));
             let mark = if *mark == Mark::NONE { String::new() } else { format!(", {mark}") };
@@ -690,7 +689,7 @@ impl List<'_> {
             });
             let action = action_name(rule.action);
             let text = format!(
-                "{}: {action}{class}{category}{target}{forwarder}{police}{mark}{mirror}{log}",
+                "{}: {action}{class}{category}{target}{forwarders}{police}{mark}{mirror}{log}",
                 rule.matches
             );
             self.graph(format!("filter \"{name}\": {}", filter.spec.filter.label(place)), text);

@@ -409,7 +409,7 @@
 ---@field inward? string
 ---Filter of packets that leave, after the route lookup.
 ---@field outward? string
----Rules of the inward filter in the device, as far as it holds them; ports only. Default: false.
+---Rules of the inward filter in the device, as far as it holds them; ports and VLANs of ports. Default: false.
 ---@field hardware? boolean
 
 ---@class (exact) turnpike.LinkSettings
@@ -752,8 +752,8 @@
 ---@field next_hop? string
 ---The VRF that routes the packets; inward only.
 ---@field vrf? string
----Number of the forwarder, from 0; on ports with software spreading or hardware filters.
----@field forwarder? integer
+---Number of the forwarder, from 0; of several, each flow has one. On ports with software spreading or hardware filters.
+---@field forwarder? integer|integer[]
 ---Default: "accept".
 ---@field action? turnpike.Action
 
@@ -775,6 +775,15 @@
 ---@field yellow? "pass"|turnpike.Mark
 ---Packets above both. Default: "drop".
 ---@field red? "drop"|turnpike.Mark
+---Colours of arriving packets, which only become worse; true: afx2 is yellow, afx3 red, all others green. Default: false.
+---@field aware? boolean|turnpike.Precolours
+
+---DSCPs of arriving packets.
+---@class (exact) turnpike.Precolours
+---By names or numbers. Default: none.
+---@field yellow? turnpike.Dscp|string|integer|(turnpike.Dscp|string|integer)[]
+---By names or numbers. Default: none.
+---@field red? turnpike.Dscp|string|integer|(turnpike.Dscp|string|integer)[]
 
 ---At least one of both.
 ---@class (exact) turnpike.Mark

@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 use super::error::{Collector, suggestion};
 use super::source::ScriptLines;
 
-/// Deepest nesting of tables: a route's list of paths, each with its settings.
-const MOST_NESTED: usize = 4;
+/// Deepest nesting of tables: a filter's rule, its police, and in that lists of DSCPs by colour.
+const MOST_NESTED: usize = 5;
 
 /// A Lua value in a configuration.
 #[derive(Clone, Debug, PartialEq)]

@@ -42,17 +42,17 @@ impl FrameFilters {
 }
 
 impl FilterTable {
-    /// Returns the forwarder that a rule selects for this slot's frame, which is no IP packet.
+    /// Returns the forwarder that a rule selects for this slot's frame, which is no IP packet and has no flow.
     pub(crate) fn forwarder_of_frame(&self, batch: &Batch, slot: usize) -> Option<u16> {
         let rule = self.frame_rule(&Frame::of(batch, slot))?;
-        self.spec.treatments.get(rule as usize)?.forwarder
+        Some(self.spec.treatments.get(rule as usize)?.forwarders?.of_hash(0))
     }
 
     /// Returns true if rules select forwarders for frames that are no IP packets.
     pub(crate) fn chooses_for_frames(&self) -> bool {
         let treatments = &self.spec.treatments;
         let chooses =
-            |rule: &u32| treatments.get(*rule as usize).is_some_and(|of| of.forwarder.is_some());
+            |rule: &u32| treatments.get(*rule as usize).is_some_and(|of| of.forwarders.is_some());
         self.frame_rules.iter().any(chooses)
     }
 

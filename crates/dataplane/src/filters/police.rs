@@ -1,5 +1,5 @@
 //! Policing of a rule's traffic: one token bucket, or one per source; or two, for three colours (RFC 2697, RFC
-//! 2698, both colour-blind).
+//! 2698, both colour-blind and colour-aware).
 //!
 //! A bucket is the time at which it would be full again (the generic cell rate algorithm, ITU-T I.371 annex A),
 //! so that taking from it is one exchange of a word, and a full bucket is the same as an unused one. That
@@ -29,7 +29,7 @@ pub struct Police {
     pub colours: Option<Colours>,
 }
 
-/// The second bucket of a three-colour meter in colour-blind mode, and the treatment of its colours.
+/// The second bucket of a three-colour meter, and the treatment of its colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Colours {
     /// The second bucket.
@@ -38,6 +38,57 @@ pub struct Colours {
     pub yellow: Mark,
     /// The mark of red packets; `None`: they are dropped.
     pub red: Option<Mark>,
+    /// The colours with which packets arrive, in colour-aware mode; `None`: colour-blind.
+    pub aware: Option<Precolours>,
+}
+
+/// Colours of arriving packets, by DSCP (RFC 2697 2, RFC 2698 2); all others are green.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Precolours {
+    yellow: u64,
+    red: u64,
+}
+
+impl Precolours {
+    /// The drop precedences of assured forwarding (RFC 2597 6): `afx2` is yellow, `afx3` red.
+    pub const ASSURED: Self = Self {
+        yellow: 1 << 12 | 1 << 20 | 1 << 28 | 1 << 36,
+        red: 1 << 14 | 1 << 22 | 1 << 30 | 1 << 38,
+    };
+
+    /// Returns those of yellow and red DSCPs, each of 0 to 63; `None`: one is in both lists.
+    pub fn new(yellow: &[u8], red: &[u8]) -> Option<Self> {
+        let bits = |list: &[u8]| list.iter().fold(0, |bits, &dscp| bits | 1u64 << (dscp & 63));
+        let (yellow, red) = (bits(yellow), bits(red));
+        (yellow & red == 0).then_some(Self { yellow, red })
+    }
+
+    #[inline]
+    fn of(self, dscp: u8) -> Colour {
+        match (self.yellow >> (dscp & 63) & 1, self.red >> (dscp & 63) & 1) {
+            (_, 1) => Colour::Red,
+            (1, _) => Colour::Yellow,
+            _ => Colour::Green,
+        }
+    }
+}
+
+/// As `aware` for those of assured forwarding, else with their DSCPs: `aware yellow 10,12 red 14`.
+impl fmt::Display for Precolours {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "aware")?;
+        if *self == Self::ASSURED {
+            return Ok(());
+        }
+        for (name, bits) in [("yellow", self.yellow), ("red", self.red)] {
+            let own = (0..64).filter(|dscp| bits >> dscp & 1 == 1);
+            let own: Vec<String> = own.map(|dscp| dscp.to_string()).collect();
+            if !own.is_empty() {
+                write!(f, " {name} {}", own.join(","))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The second bucket of a meter with three colours.
@@ -72,6 +123,13 @@ impl Police {
     /// Returns true if packets of this colour are dropped.
     pub(super) fn drops(&self, colour: Colour) -> bool {
         colour == Colour::Red && self.colours.is_none_or(|colours| colours.red.is_none())
+    }
+
+    /// The colour of a packet as it arrives; `dscp` is asked for in colour-aware mode only.
+    #[inline]
+    pub(super) fn precolour(&self, dscp: impl FnOnce() -> u8) -> Colour {
+        let aware = self.colours.and_then(|colours| colours.aware);
+        aware.map_or(Colour::Green, |aware| aware.of(dscp()))
     }
 
     /// The mark of packets of this colour.
@@ -126,7 +184,7 @@ impl fmt::Display for Police {
         let amount = |of: u64| if *bytes { format!("{} bit", of * 8) } else { of.to_string() };
         let speed = |of: u64| if *bytes { amount(of) } else { format!("{of} pps") };
         write!(f, "{}{per}, burst {}", speed(*rate), amount(*burst))?;
-        let Some(Colours { meter, yellow, red }) = colours else { return Ok(()) };
+        let Some(Colours { meter, yellow, red, aware }) = colours else { return Ok(()) };
         match *meter {
             Meter::SingleRate { excess } => write!(f, ", excess {}", amount(excess))?,
             Meter::TwoRates { peak, burst } => {
@@ -134,7 +192,12 @@ impl fmt::Display for Police {
             }
         }
         let yellow = if *yellow == Mark::NONE { "pass".to_owned() } else { yellow.to_string() };
-        write!(f, ", yellow {yellow}, red {}", red.map_or("drop".to_owned(), |red| red.to_string()))
+        write!(
+            f,
+            ", yellow {yellow}, red {}",
+            red.map_or("drop".to_owned(), |red| red.to_string())
+        )?;
+        aware.map_or(Ok(()), |aware| write!(f, ", {aware}"))
     }
 }
 
@@ -214,6 +277,16 @@ impl Policer {
     /// or with a second bucket also yellow.
     #[inline]
     pub fn admits(&self, source: SourceKey, length: usize, now: u64) -> Colour {
+        self.colour(source, (length, Colour::Green), now)
+    }
+
+    /// [`Self::admits`] for a packet that arrives with a colour, which can only become worse (RFC 2697 3, RFC 2698 3).
+    #[inline]
+    pub fn colour(&self, source: SourceKey, (length, before): (usize, Colour), now: u64) -> Colour {
+        if before == Colour::Red {
+            return before;
+        }
+        let is_green = before == Colour::Green;
         let (full_at, second) = match &self.buckets {
             Buckets::One(Bucket { full_at, second }) => (full_at, second),
             Buckets::BySource(sources) => sources.bucket(sources.tag(source), now),
@@ -224,10 +297,12 @@ impl Policer {
             None => Colour::Red,
             Some(Second::Peak(peak)) => match peak.take(second, length, now) {
                 false => Colour::Red,
-                true if rate.take(full_at, length, now) => Colour::Green,
+                true if is_green && rate.take(full_at, length, now) => Colour::Green,
                 true => Colour::Yellow,
             },
-            Some(Second::Shared { depth }) => rate.share((full_at, second), *depth, length, now),
+            Some(Second::Shared { depth }) => {
+                rate.share((full_at, second), *depth, (length, is_green), now)
+            }
         }
     }
 }
@@ -309,18 +384,18 @@ impl Rate {
         bucket::take(full_at, cost, depth, now).is_ok()
     }
 
-    /// Takes a packet from the first bucket or, if that has too little, from the second one of `depth`, which
-    /// the overflow of the first fills (RFC 2697 3). `both` is full when both are. Of two concurrent forwarders
+    /// Takes a green packet from the first bucket or, if that has too little, and a yellow one from the second one of
+    /// `depth`, which the overflow of the first fills (RFC 2697 3). `both` is full when both are. Of two concurrent forwarders
     /// one may see the other's taking from the first bucket only: the second is then one packet off.
     fn share(
         &self,
         (first, both): (&AtomicU64, &AtomicU64),
         depth: u64,
-        length: usize,
+        (length, is_green): (usize, bool),
         now: u64,
     ) -> Colour {
         let cost = self.cost(length);
-        if self.take(first, length, now) {
+        if is_green && self.take(first, length, now) {
             let taken = |both: u64| Some(both.max(now) + cost);
             let _ = both.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
             return Colour::Green;
@@ -498,8 +573,8 @@ mod tests {
         assert_eq!(refused, 0);
     }
 
-    /// The meters as their RFCs write them, in tokens of a byte or a packet: colour-blind. Each
-    /// test packet takes a whole number of tokens, and time advances by that of one token.
+    /// The meters as their RFCs write them, in tokens of a byte or a packet: colour-aware; colour-blind is the same for
+    /// green packets. Each test packet takes a whole number of tokens, and time advances by that of one token.
     struct Reference {
         meter: Meter,
         sizes: [u64; 2],
@@ -528,24 +603,34 @@ mod tests {
             }
         }
 
-        fn packet(&mut self, size: u64) -> Colour {
+        /// Section 3 of both, for a packet that arrives with a colour.
+        fn packet(&mut self, size: u64, before: Colour) -> Colour {
             let [c, other] = &mut self.tokens;
             match self.meter {
-                Meter::SingleRate { .. } if *c >= size => *c -= size,
-                Meter::SingleRate { .. } if *other >= size => {
-                    *other -= size;
-                    return Colour::Yellow;
-                }
-                Meter::TwoRates { .. } if *other >= size => {
-                    *other -= size;
-                    if *c < size {
-                        return Colour::Yellow;
+                Meter::SingleRate { .. } => {
+                    if before == Colour::Green && *c >= size {
+                        *c -= size;
+                        Colour::Green
+                    } else if before != Colour::Red && *other >= size {
+                        *other -= size;
+                        Colour::Yellow
+                    } else {
+                        Colour::Red
                     }
-                    *c -= size;
                 }
-                _ => return Colour::Red,
+                Meter::TwoRates { .. } => {
+                    if before == Colour::Red || *other < size {
+                        Colour::Red
+                    } else if before == Colour::Yellow || *c < size {
+                        *other -= size;
+                        Colour::Yellow
+                    } else {
+                        *other -= size;
+                        *c -= size;
+                        Colour::Green
+                    }
+                }
             }
-            Colour::Green
         }
     }
 
@@ -558,26 +643,53 @@ mod tests {
             (burst, second) in (1..2000u64, 1..2000u64),
             // Cycles of a token are a whole number.
             peak in proptest::sample::select(vec![1u64, 2, 4, 5]),
-            (two_rates, per_source) in proptest::prelude::any::<(bool, bool)>(),
-            packets in proptest::collection::vec((0..300u64, 1..1500u64), 1..300),
+            (two_rates, per_source, is_aware) in proptest::prelude::any::<(bool, bool, bool)>(),
+            packets in proptest::collection::vec((0..300u64, 1..1500u64, 0..64u8), 1..300),
         ) {
             let meter = match two_rates {
                 false => Meter::SingleRate { excess: second },
                 true => Meter::TwoRates { peak: peak * 1000, burst: second },
             };
-            let colours = Some(Colours { meter, yellow: Mark::NONE, red: None });
+            let dscps = |from: u8, to: u8| (from..to).collect::<Vec<_>>();
+            // A third of all DSCPs has each colour.
+            let aware = Precolours::new(&dscps(20, 40), &dscps(40, 64)).filter(|_| is_aware);
+            let colours = Some(Colours { meter, yellow: Mark::NONE, red: None, aware });
             let per_source = per_source.then(SourceLengths::default);
             let police = Police { rate: 1000, burst, bytes: true, per_source, colours };
             let policer = Policer::new(police, 1_000_000, 7);
             let mut reference = Reference::new(burst, meter);
             let mut now = 1_000_000_000;
-            for (place, (pause, size)) in packets.into_iter().enumerate() {
+            for (place, (pause, size, dscp)) in packets.into_iter().enumerate() {
                 (0..pause).for_each(|_| reference.tick(peak));
                 now += pause * TOKEN;
-                let found = policer.admits(ANY, size as usize, now);
-                proptest::prop_assert_eq!(found, reference.packet(size), "packet {}", place);
+                let wanted = match dscp {
+                    _ if !is_aware => Colour::Green,
+                    0..20 => Colour::Green,
+                    20..40 => Colour::Yellow,
+                    _ => Colour::Red,
+                };
+                let before = police.precolour(|| dscp);
+                proptest::prop_assert_eq!(before, wanted);
+                let found = policer.colour(ANY, (size as usize, before), now);
+                proptest::prop_assert_eq!(found, reference.packet(size, before), "packet {}", place);
+                proptest::prop_assert!(found as u8 >= before as u8, "no colour becomes better");
             }
         }
+    }
+
+    #[test]
+    fn dscps_have_colours() {
+        let of = |aware: Precolours| (0..64).map(move |dscp| (dscp, aware.of(dscp)));
+        let with = |aware, colour| -> Vec<u8> {
+            of(aware).filter(|(_, of)| *of == colour).map(|(dscp, _)| dscp).collect()
+        };
+        assert_eq!(with(Precolours::ASSURED, Colour::Yellow), [12, 20, 28, 36]);
+        assert_eq!(with(Precolours::ASSURED, Colour::Red), [14, 22, 30, 38]);
+        let own = Precolours::new(&[63, 0], &[1]).unwrap();
+        assert_eq!((with(own, Colour::Yellow), with(own, Colour::Red)), (vec![0, 63], vec![1]));
+        assert_eq!(own.to_string(), "aware yellow 0,63 red 1");
+        assert_eq!(Precolours::ASSURED.to_string(), "aware");
+        assert_eq!(Precolours::new(&[1, 2], &[2]), None);
     }
 
     #[test]
@@ -603,7 +715,10 @@ mod tests {
 
     #[test]
     fn a_policer_with_colours_says_what_they_are() {
-        let colours = |meter, yellow, red| Some(Colours { meter, yellow, red });
+        let colours = |meter, yellow, red: Option<Mark>| {
+            let aware = red.map(|_| Precolours::ASSURED);
+            Some(Colours { meter, yellow, red, aware })
+        };
         let dscp = |dscp| Mark { dscp: Some(dscp), class: None };
         let police = Police {
             rate: 1000,
@@ -618,7 +733,7 @@ mod tests {
             Police { bytes: true, colours: colours(two, Mark::NONE, Some(dscp(14))), ..police };
         assert_eq!(
             police.to_string(),
-            "8000 bit, burst 80 bit, peak 16000 bit, peak burst 240 bit, yellow pass, red dscp 14"
+            "8000 bit, burst 80 bit, peak 16000 bit, peak burst 240 bit, yellow pass, red dscp 14, aware"
         );
     }
 }

@@ -272,7 +272,7 @@ mod tests {
         stateful.filter.rules[0].matches.state = vec![acl::State::New];
         assert!(fits(&args("f", &[]), &stateful).contains("has rules with state"));
         let mut choosing = spec.clone();
-        choosing.treatments[0].forwarder = Some(1);
+        choosing.treatments[0].forwarders = crate::filters::Forwarders::new(&[1]);
         assert!(fits(&args("f", &[]), &choosing).contains("has rules with forwarder"));
     }
 }

@@ -1,5 +1,5 @@
-//! Rules that a port's device holds (`rte_flow`): packets that it drops by itself or brings to one receive
-//! queue, and their counts.
+//! Rules that a port's device holds (`rte_flow`): packets that it drops by itself, brings to one receive queue, or
+//! spreads over several (the action RSS), and their counts.
 //!
 //! The rules of an AF_XDP port for control traffic are those of its XDP program ([`super::control`]). Such a port has
 //! no others: its driver has no rte_flow.
@@ -15,13 +15,14 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dpdk_sys as sys;
-use wire::ethernet::EthernetHeader;
+use wire::MacAddr;
+use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader, VlanTag};
 use wire::icmp::IcmpHeader;
 use wire::ip::{
     IPV4_MORE_FRAGMENTS, IPV4_OFFSET_BITS, Ipv4Header, Ipv6Header, PROTOCOL_TCP, PROTOCOL_UDP,
 };
 use wire::l4::{TcpHeader, UdpHeader};
-use wire::pattern::{Addresses, Pattern, Traffic, Upper};
+use wire::pattern::{Addresses, Frames, Link, Masked, Pattern, Tag, Tags, Traffic, Upper};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 use super::{OpenPort, Port};
@@ -35,6 +36,10 @@ const PROTOCOL_SCTP: u8 = 132;
 /// are no fragments only: the kernel's flower classifier reads none of a fragment, and the devices of the others have
 /// a packet type for fragments.
 const ONLY_WHOLE: [&str; 4] = ["net_tap", "net_i40e", "net_ice", "net_iavf"];
+
+/// Drivers that refuse the bits of tags ([`Bits::tags`]), whose devices find no further tag where an Ethertype is
+/// compared: the kernel's classifier compares the Ethertype behind the tags that it is given.
+const EXACT_ETHERTYPES: [&str; 1] = ["net_tap"];
 
 /// A rule in the device of its port.
 #[derive(Debug, PartialEq, Eq)]
@@ -124,20 +129,24 @@ impl OpenPort {
 }
 
 impl Port {
-    /// Makes the device drop matching packets, and count them if it can.
+    /// Makes the device drop these frames, and count them if it can.
     ///
     /// # Errors
     /// The device's error, if it refuses the rule.
-    pub fn add_drop_rule(&self, traffic: &Traffic) -> Result<FlowRule, FlowRefusal> {
-        self.add_rule(traffic, Fate::Drop)
+    pub fn add_drop_rule(&self, frames: &Frames) -> Result<FlowRule, FlowRefusal> {
+        self.add_rule(frames, Fate::Drop)
     }
 
-    /// Makes the device bring matching packets to a receive queue, and count them if it can.
+    /// Makes the device bring these frames to receive queues, and count them if it can. Of several queues, the device
+    /// chooses one by the hash of the flow.
     ///
     /// # Errors
     /// The device's error, if it refuses the rule.
-    pub fn add_queue_rule(&self, traffic: &Traffic, queue: u16) -> Result<FlowRule, FlowRefusal> {
-        self.add_rule(traffic, Fate::Queue(queue))
+    pub fn add_queue_rule(&self, frames: &Frames, queues: &[u16]) -> Result<FlowRule, FlowRefusal> {
+        match queues {
+            [queue] => self.add_rule(frames, Fate::Queue(*queue)),
+            _ => self.add_rule(frames, Fate::Spread(queues, self.rss_fields())),
+        }
     }
 
     /// Makes the device bring matching packets to its receive queue for control traffic, and count them if it can.
@@ -154,23 +163,22 @@ impl Port {
             let number = program.add(traffic).map_err(refused)?;
             return Ok(FlowRule { number, is_counted: true });
         }
-        self.add_rule(traffic, Fate::Queue(self.rx_queues() - 1))
+        let frames = Frames { link: Link::default(), traffic: *traffic };
+        self.add_rule(&frames, Fate::Queue(self.rx_queues() - 1))
     }
 
-    fn add_rule(&self, traffic: &Traffic, fate: Fate) -> Result<FlowRule, FlowRefusal> {
-        let refused = match self.add_items(&Items::of_traffic(traffic)?, fate) {
+    fn add_rule(&self, frames: &Frames, fate: Fate<'_>) -> Result<FlowRule, FlowRefusal> {
+        let refused = match self.add_items(&Items::of(frames, Bits::ALL)?, fate) {
             Err(refusal) if !refusal.is_for_good() => refusal,
             outcome => return outcome,
         };
-        match traffic {
-            Traffic::Ip(pattern) if is_same_without_bits(pattern, self.driver()) => {
-                self.add_items(&Items::of(&Pattern { whole: false, ..*pattern })?, fate)
-            }
-            _ => Err(refused),
+        match Bits::without_change(frames, self.driver()) {
+            Some(bits) => self.add_items(&Items::of(frames, bits)?, fate),
+            None => Err(refused),
         }
     }
 
-    fn add_items(&self, items: &Items, fate: Fate) -> Result<FlowRule, FlowRefusal> {
+    fn add_items(&self, items: &Items, fate: Fate<'_>) -> Result<FlowRule, FlowRefusal> {
         let mut held = self.open.flow_rules().lock();
         let counted = create(self.id(), items, fate, true);
         let (handle, is_counted) = match counted {
@@ -245,6 +253,30 @@ impl Port {
     }
 }
 
+/// Bits that a pattern compares only to rule out what some devices never match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bits {
+    /// Those of IPv4 that tell fragments.
+    fragments: bool,
+    /// Those of rte_flow that tell whether a tag follows.
+    tags: bool,
+}
+
+impl Bits {
+    const ALL: Self = Self { fragments: true, tags: true };
+
+    /// Returns the bits to compare in devices of this driver, if it matches the same packets with fewer of them.
+    fn without_change(frames: &Frames, driver: &str) -> Option<Self> {
+        let fragments = match &frames.traffic {
+            Traffic::Ip(pattern) => !is_same_without_bits(pattern, driver),
+            Traffic::EtherType(_) => true,
+        };
+        let tags = frames.link.tags == Tags::Any || !EXACT_ETHERTYPES.contains(&driver);
+        let bits = Self { fragments, tags };
+        (bits != Self::ALL).then_some(bits)
+    }
+}
+
 /// Returns true if devices of this driver match the same packets without the bits that tell fragments.
 fn is_same_without_bits(pattern: &Pattern, driver: &str) -> bool {
     // Where a header is not read, its fields are 0 to the kernel's classifier.
@@ -263,10 +295,12 @@ fn unknown() -> FlowRefusal {
 
 /// Action for the packets of a rule.
 #[derive(Clone, Copy, Debug)]
-enum Fate {
+enum Fate<'q> {
     Drop,
     /// They arrive on this receive queue.
     Queue(u16),
+    /// They arrive on one of these receive queues, by the hash of these fields in DPDK's bits.
+    Spread(&'q [u16], u64),
 }
 
 fn count_action() -> sys::rte_flow_action {
@@ -278,14 +312,21 @@ fn end_action() -> sys::rte_flow_action {
     sys::rte_flow_action { type_: sys::RTE_FLOW_ACTION_TYPE_END, conf: std::ptr::null() }
 }
 
-fn create(port: u16, items: &Items, fate: Fate, counted: bool) -> Result<Handle, FlowRefusal> {
-    let queue = match fate {
-        Fate::Queue(index) => sys::rte_flow_action_queue { index },
-        Fate::Drop => sys::rte_flow_action_queue { index: 0 },
-    };
+fn create(port: u16, items: &Items, fate: Fate<'_>, counted: bool) -> Result<Handle, FlowRefusal> {
+    let (mut queue, mut rss) =
+        (sys::rte_flow_action_queue::default(), sys::rte_flow_action_rss::default());
     let (type_, conf) = match fate {
         Fate::Drop => (sys::RTE_FLOW_ACTION_TYPE_DROP, std::ptr::null()),
-        Fate::Queue(_) => (sys::RTE_FLOW_ACTION_TYPE_QUEUE, (&raw const queue).cast()),
+        Fate::Queue(index) => {
+            queue.index = index;
+            (sys::RTE_FLOW_ACTION_TYPE_QUEUE, (&raw const queue).cast())
+        }
+        Fate::Spread(queues, fields) => {
+            // Without a key, the device's own.
+            (rss.types, rss.queue) = (fields, queues.as_ptr());
+            rss.queue_num = queues.len() as u32;
+            (sys::RTE_FLOW_ACTION_TYPE_RSS, (&raw const rss).cast())
+        }
     };
     let mut actions = vec![sys::rte_flow_action { type_, conf }, end_action()];
     if counted {
@@ -296,7 +337,7 @@ fn create(port: u16, items: &Items, fate: Fate, counted: bool) -> Result<Handle,
     attributes.set_ingress(1);
     let mut error = sys::rte_flow_error::default();
     // SAFETY: the port is open; items and actions end with END, and the structures they point to live for the
-    // call and have the items' types, see `Spec`.
+    // call and have the items' types, see `Spec`, and the actions'; so do the queues of RSS.
     let flow = unsafe {
         sys::rte_flow_create(port, &attributes, list.as_ptr(), actions.as_ptr(), &mut error)
     };
@@ -338,7 +379,9 @@ const _: () = {
     assert!(std::mem::offset_of!(sys::rte_flow_item_icmp, hdr) == 0);
     // A union whose first member is the header.
     assert!(std::mem::offset_of!(sys::rte_flow_item_eth, __bindgen_anon_1) == 0);
+    assert!(std::mem::offset_of!(sys::rte_flow_item_vlan, __bindgen_anon_1) == 0);
     assert!(size_of::<sys::rte_flow_item_eth>() <= size_of::<Spec>());
+    assert!(size_of::<sys::rte_flow_item_vlan>() <= size_of::<Spec>());
     assert!(size_of::<sys::rte_flow_item_ipv4>() <= size_of::<Spec>());
     assert!(size_of::<sys::rte_flow_item_ipv6>() <= size_of::<Spec>());
     assert!(size_of::<sys::rte_flow_item_tcp>() <= size_of::<Spec>());
@@ -365,25 +408,30 @@ struct Items {
 }
 
 impl Items {
-    fn of(pattern: &Pattern) -> Result<Self, FlowRefusal> {
-        let mut behind = vec![network(pattern)];
-        behind.extend(upper(pattern)?);
-        Ok(Self { ethernet: None, behind })
-    }
-
-    fn of_traffic(traffic: &Traffic) -> Result<Self, FlowRefusal> {
-        let header = |ethertype: u16| {
-            let mut header = EthernetHeader::new_zeroed();
-            header.ethertype = ethertype.into();
-            Spec::of(&header)
+    fn of(frames: &Frames, bits: Bits) -> Result<Self, FlowRefusal> {
+        let Frames { link, traffic } = frames;
+        let (ethertype, above) = match traffic {
+            Traffic::Ip(pattern) => (ethertype_of(pattern), packet(pattern, bits)?),
+            Traffic::EtherType(ethertype) => (*ethertype, Vec::new()),
         };
-        match traffic {
-            Traffic::Ip(pattern) => Self::of(pattern),
-            &Traffic::EtherType(ethertype) => {
-                let ethernet = Some((header(ethertype), header(u16::MAX)));
-                Ok(Self { ethernet, behind: Vec::new() })
-            }
+        if *link == Link::default() && !above.is_empty() {
+            return Ok(Self { ethernet: None, behind: above });
         }
+        let (first, mut behind) = match link.tags {
+            // The items of the packet behind tell its Ethertype, if there are any.
+            Tags::Any => (above.is_empty().then_some(ethertype), Vec::new()),
+            Tags::None => (Some(ethertype), Vec::new()),
+            Tags::One(tag) => (Some(tag.protocol), vec![vlan(tag, ethertype, false, bits)]),
+            Tags::Two(outer, inner) => {
+                let tags = vec![
+                    vlan(outer, inner.protocol, true, bits),
+                    vlan(inner, ethertype, false, bits),
+                ];
+                (Some(outer.protocol), tags)
+            }
+        };
+        behind.extend(above);
+        Ok(Self { ethernet: Some(ethernet(link, first, bits)), behind })
     }
 
     /// Returns the items in DPDK's form; points into `self`.
@@ -404,6 +452,56 @@ impl Items {
         list.push(bare(sys::RTE_FLOW_ITEM_TYPE_END));
         list
     }
+}
+
+/// Returns the Ethernet header of frames, with this Ethertype or any; without tags if their pattern says so.
+fn ethernet(link: &Link, ethertype: Option<u16>, bits: Bits) -> (Spec, Spec) {
+    let Link { source, destination, tags } = link;
+    let any = MacAddr([0; 6]);
+    let header = |source, destination, ethertype: u16| {
+        Spec::of(&EthernetHeader { source, destination, ethertype: ethertype.into() })
+    };
+    let whole = |mac: &Option<MacAddr>| MacAddr(if mac.is_some() { [0xff; 6] } else { [0; 6] });
+    let spec = header(source.unwrap_or(any), destination.unwrap_or(any), ethertype.unwrap_or(0));
+    let type_mask = if ethertype.is_some() { u16::MAX } else { 0 };
+    let mut mask = header(whole(source), whole(destination), type_mask);
+    if *tags == Tags::None && bits.tags {
+        // SAFETY: a mask of Ethernet's item, which is larger than the item and aligned for it, all its bytes set.
+        unsafe { sys::shim_flow_eth_tagged(mask.0.as_mut_ptr().cast(), true) };
+    }
+    (spec, mask)
+}
+
+/// Returns the item of a tag, with the Ethertype after it, and another tag or none.
+fn vlan(tag: Tag, ethertype: u16, has_more: bool, bits: Bits) -> Item {
+    let header = |control: u16, ethertype: u16| {
+        Spec::of(&VlanTag { control: control.into(), ethertype: ethertype.into() })
+    };
+    let Masked { value, mask } = tag.control;
+    let (mut spec, mut mask) = (header(value, ethertype), header(mask, u16::MAX));
+    if bits.tags {
+        // SAFETY: as for Ethernet's item.
+        unsafe {
+            sys::shim_flow_vlan_more(spec.0.as_mut_ptr().cast(), has_more);
+            sys::shim_flow_vlan_more(mask.0.as_mut_ptr().cast(), true);
+        }
+    }
+    (sys::RTE_FLOW_ITEM_TYPE_VLAN, spec, mask)
+}
+
+fn ethertype_of(pattern: &Pattern) -> u16 {
+    match pattern.addresses {
+        Addresses::Ip4 { .. } => ETHERTYPE_IPV4,
+        Addresses::Ip6 { .. } => ETHERTYPE_IPV6,
+    }
+}
+
+/// Returns the items of an IP packet.
+fn packet(pattern: &Pattern, bits: Bits) -> Result<Vec<Item>, FlowRefusal> {
+    let pattern = Pattern { whole: pattern.whole && bits.fragments, ..*pattern };
+    let mut items = vec![network(&pattern)];
+    items.extend(upper(&pattern)?);
+    Ok(items)
 }
 
 /// Kind, value and mask.
@@ -514,6 +612,10 @@ mod tests {
         }
     }
 
+    fn any_link(traffic: Traffic) -> Frames {
+        Frames { link: Link::default(), traffic }
+    }
+
     fn ports(to: u16) -> Upper {
         let flags = Masked { value: 2, mask: 0x12 };
         Upper::Ports { from: Masked::default(), to: Masked::exactly(to), flags }
@@ -521,7 +623,7 @@ mod tests {
 
     #[test]
     fn items_are_headers_as_they_are_on_the_wire() {
-        let items = Items::of(&pattern(6, ports(22))).unwrap();
+        let items = Items::of(&any_link(Traffic::Ip(pattern(6, ports(22)))), Bits::ALL).unwrap();
         let [(ip, spec, mask), (tcp, tcp_spec, tcp_mask)] = items.behind[..] else { panic!() };
         assert_eq!((ip, tcp), (sys::RTE_FLOW_ITEM_TYPE_IPV4, sys::RTE_FLOW_ITEM_TYPE_TCP));
         assert_eq!(spec.0[..20], [0, 0xb8, 0, 0, 0, 0, 0, 0, 3, 6, 0, 0, 192, 0, 2, 0, 0, 0, 0, 0]);
@@ -541,7 +643,7 @@ mod tests {
         let destination = Masked { value: 7, mask: u128::MAX };
         let addresses = Addresses::Ip6 { source: any, destination };
         let pattern = Pattern { addresses, whole: false, ..pattern(58, Upper::Icmp(128)) };
-        let items = Items::of(&pattern).unwrap();
+        let items = Items::of(&any_link(Traffic::Ip(pattern)), Bits::ALL).unwrap();
         let [(ip, spec, mask), (icmp, icmp_spec, icmp_mask)] = items.behind[..] else { panic!() };
         assert_eq!((ip, icmp), (sys::RTE_FLOW_ITEM_TYPE_IPV6, sys::RTE_FLOW_ITEM_TYPE_ICMP6));
         assert_eq!(spec.0[..8], [0x0b, 0x80, 0, 0, 0, 0, 58, 3]);
@@ -552,11 +654,61 @@ mod tests {
 
     #[test]
     fn an_ethertype_is_compared_and_no_address() {
-        let items = Items::of_traffic(&Traffic::EtherType(0x8809)).unwrap();
+        let items = Items::of(&any_link(Traffic::EtherType(0x8809)), Bits::ALL).unwrap();
         let (spec, mask) = items.ethernet.unwrap();
         assert_eq!((&spec.0[..12], &spec.0[12..16]), (&[0; 12][..], &[0x88, 0x09, 0, 0][..]));
         assert_eq!((&mask.0[..12], &mask.0[12..16]), (&[0; 12][..], &[0xff, 0xff, 0, 0][..]));
         assert_eq!(items.list().len(), 2);
+    }
+
+    #[test]
+    fn addresses_and_tags_are_items_in_front_of_the_packet() {
+        let control = Masked { value: 0xa007, mask: 0xefff };
+        let tag = Tag { protocol: 0x8100, control };
+        let outer = Tag { protocol: 0x88a8, control: Masked { value: 5, mask: 0x0fff } };
+        let (from, none) = (MacAddr([2, 0, 0, 0, 0, 1]), None);
+        let items = |source, tags, bits| {
+            let link = Link { source, destination: None, tags };
+            Items::of(&Frames { link, traffic: Traffic::Ip(pattern(6, ports(22))) }, bits).unwrap()
+        };
+        let kinds = |items: &Items| items.behind.iter().map(|item| item.0).collect::<Vec<_>>();
+        let (vlan, ip, tcp) = (
+            sys::RTE_FLOW_ITEM_TYPE_VLAN,
+            sys::RTE_FLOW_ITEM_TYPE_IPV4,
+            sys::RTE_FLOW_ITEM_TYPE_TCP,
+        );
+        // An address alone says nothing of the Ethertype.
+        let alone = items(Some(from), Tags::Any, Bits::ALL);
+        let (spec, mask) = alone.ethernet.unwrap();
+        assert_eq!((&spec.0[6..14], &mask.0[..6]), (&[2, 0, 0, 0, 0, 1, 0, 0][..], &[0; 6][..]));
+        assert_eq!(&mask.0[6..20], &[255, 255, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(kinds(&alone), [ip, tcp]);
+        // Without tags: the Ethertype, and the bit behind the header.
+        let (spec, mask) = items(none, Tags::None, Bits::ALL).ethernet.unwrap();
+        assert_eq!((&spec.0[12..15], &mask.0[12..15]), (&[8, 0, 0][..], &[255, 255, 1][..]));
+        let fewer = Bits { tags: false, ..Bits::ALL };
+        assert_eq!(items(none, Tags::None, fewer).ethernet.unwrap().1.0[12..15], [255, 255, 0]);
+        let one = items(none, Tags::One(tag), Bits::ALL);
+        assert_eq!(one.ethernet.unwrap().0.0[12..14], [0x81, 0]);
+        assert_eq!(kinds(&one), [vlan, ip, tcp]);
+        let (_, spec, mask) = one.behind[0];
+        assert_eq!(spec.0[..5], [0xa0, 7, 8, 0, 0]);
+        assert_eq!(mask.0[..5], [0xef, 255, 255, 255, 1]);
+        let two = items(none, Tags::Two(outer, tag), Bits::ALL);
+        assert_eq!(two.ethernet.unwrap().0.0[12..14], [0x88, 0xa8]);
+        assert_eq!(kinds(&two), [vlan, vlan, ip, tcp]);
+        let tags: Vec<_> = two.behind[..2].iter().map(|(_, spec, _)| &spec.0[..5]).collect();
+        assert_eq!(tags, [[0, 5, 0x81, 0, 1], [0xa0, 7, 8, 0, 0]]);
+    }
+
+    #[test]
+    fn bits_of_tags_are_left_out_for_drivers_that_compare_ethertypes_exactly() {
+        let of = |tags, driver| {
+            let link = Link { tags, ..Link::default() };
+            Bits::without_change(&Frames { link, traffic: Traffic::EtherType(7) }, driver)
+        };
+        assert_eq!(of(Tags::None, "net_tap"), Some(Bits { tags: false, fragments: true }));
+        assert_eq!((of(Tags::Any, "net_tap"), of(Tags::None, "mlx5_pci")), (None, None));
     }
 
     #[test]
@@ -573,12 +725,14 @@ mod tests {
     fn a_driver_without_rules_says_so() {
         let config = PortConfig::new("p", Device::parse("net_null77").unwrap());
         let (port, _rx, _tx) = Port::open(eal(), &config, &pool(4096)).unwrap();
-        let refusal = port.add_drop_rule(&Traffic::Ip(pattern(6, ports(22)))).unwrap_err();
+        let refusal =
+            port.add_drop_rule(&any_link(Traffic::Ip(pattern(6, ports(22))))).unwrap_err();
         assert!(refusal.is_for_good(), "{refusal:?}");
         assert_eq!(refusal.to_string(), "its driver has no rte_flow");
         let refusal = port.add_control_rule(&Traffic::EtherType(0x0806)).unwrap_err();
         assert!(refusal.to_string().contains("no receive queue for control"), "{refusal}");
-        let refusal = port.add_drop_rule(&Traffic::Ip(pattern(136, ports(22)))).unwrap_err();
+        let refusal =
+            port.add_drop_rule(&any_link(Traffic::Ip(pattern(136, ports(22))))).unwrap_err();
         assert!(refusal.to_string().starts_with("rte_flow has no ports"), "{refusal}");
         let (rule, refusal) =
             port.remove_rule(FlowRule { number: 3, is_counted: true }).unwrap_err();

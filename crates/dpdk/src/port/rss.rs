@@ -256,6 +256,13 @@ impl Port {
         Some(Rss { fields: names(fields.unwrap_or(0)), key, table })
     }
 
+    /// Returns the fields that the device hashes, in DPDK's bits; 0: its own choice.
+    pub(super) fn rss_fields(&self) -> u64 {
+        let device = &self.open.started.device;
+        let hash = device_info(device.id).ok().and_then(|info| read_hash(device.id, &info));
+        hash.map_or(0, |(fields, _)| fields)
+    }
+
     /// Returns the queue of each hash in the device's table; empty if it has none, or its driver does not report it.
     pub fn rss_table(&self) -> Vec<u16> {
         let device = self.open.started.device.id;

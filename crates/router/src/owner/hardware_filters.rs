@@ -14,10 +14,13 @@ use control::config::{self, Config};
 use dataplane::catalogue::Catalogue;
 use dataplane::default_plan;
 use dataplane::filters::{FilterTable, RuleHits, Treatment};
+use dataplane::interface::InterfaceId;
 use dataplane::plan::Plan;
 use dataplane::port::PortId;
+use dataplane::vlan::Vlan;
+use wire::pattern::{Masked, Tag, Tags};
 
-use super::super::flow_rules::{PlacementReport, Queues};
+use super::super::flow_rules::{PlacementReport, Queues, Wanted};
 use super::super::ports::OpenPort;
 use super::super::wiring::Wiring;
 use super::Owner;
@@ -109,26 +112,24 @@ impl Owner {
         self.filtering.device_hits.keep(&self.filtering.filters.tables);
         let begin = Instant::now();
         for open in self.devices.ports.iter_mut() {
-            let wanted = wanted(config, &self.filtering.filters.tables, open.id);
-            if wanted.is_none() && open.rules.filter().is_none() {
+            let filtered = filtered(config, &self.filtering.filters.tables, open.id);
+            if filtered.is_empty() && open.rules.filters().next().is_none() {
                 continue;
             }
             // The counts so far belong to the former rules.
             self.filtering.device_hits.read(open, || true);
             let queues = queues(self.forwarding.wiring.as_ref(), open.id);
-            open.rules.follow(wanted.map(|(filter, port)| {
-                let offloads = offloads(config, &filter, port);
-                (filter, offloads, queues)
-            }));
-            go_on(open, || begin.elapsed() < PATIENCE);
+            open.rules.follow(wanted(config, filtered), queues);
+            go_on(open, config, || begin.elapsed() < PATIENCE);
         }
     }
 
     /// Gives devices what they had no time for. To be called often.
     pub(super) fn give_rules(&mut self) {
+        let config = self.configurations.current.clone();
         let turn = Turn::begin();
         for open in self.devices.ports.iter_mut().filter(|open| open.rules.is_waiting()) {
-            go_on(open, || turn.has_time());
+            go_on(open, &config, || turn.has_time());
         }
     }
 
@@ -139,15 +140,14 @@ impl Owner {
         let turn = Turn::begin();
         for open in self.devices.ports.iter_mut() {
             let queues = queues(self.forwarding.wiring.as_ref(), open.id);
-            if let Some((filter, port)) = wanted(&config, &self.filtering.filters.tables, open.id)
-                && (open.rules.filter().is_none() || *open.rules.queues() != queues)
-            {
+            let filtered = filtered(&config, &self.filtering.filters.tables, open.id);
+            let is_new = open.rules.filters().count() != filtered.len();
+            if !filtered.is_empty() && (is_new || *open.rules.queues() != queues) {
                 self.filtering.device_hits.read(open, || true);
-                let offloads = offloads(&config, &filter, port);
-                open.rules.follow(Some((filter, offloads, queues)));
+                open.rules.follow(wanted(&config, filtered), queues);
             }
             if open.rules.is_busy() || open.rules.has_news() {
-                go_on(open, || turn.has_time());
+                go_on(open, &config, || turn.has_time());
             }
         }
     }
@@ -167,34 +167,36 @@ impl Owner {
         }
     }
 
-    /// The ports whose devices are to hold rules of a filter, and what keeps them from it.
+    /// The interfaces of whose ports the devices are to hold rules of a filter, and what keeps them from it.
     pub(super) fn in_hardware(&self, filter: &FilterTable) -> Vec<FilterInHardware> {
-        let ports = self.configurations.current.ports.iter();
-        let wanted = ports.filter(|port| {
-            let inward = port.interface.filter_in.as_ref();
+        let config = &self.configurations.current;
+        let wanted = config.interfaces().filter(|(_, _, interface)| {
+            let inward = interface.filter_in.as_ref();
             inward.is_some_and(|of| of.hardware && of.name == filter.spec().filter.name)
         });
-        let told = |port: &config::Port| FilterInHardware {
-            port: port.name.clone(),
-            why: match self.devices.ports.get(port.id) {
+        let told = |(id, name, _): (InterfaceId, &str, _)| {
+            let carrier = config.vlan(id).and_then(|vlan| config.carrier(vlan));
+            let port = carrier.unwrap_or(id).port();
+            let why = match port.and_then(|port| self.devices.ports.get(port)) {
                 None => Some("its device is not there".to_owned()),
-                Some(open) => open.rules.refused().map(str::to_owned),
-            },
+                Some(open) => open.rules.refused(id).map(str::to_owned),
+            };
+            FilterInHardware { port: name.to_owned(), why }
         };
         wanted.map(told).collect()
     }
 
-    /// Returns a rule's state in the devices of the ports that are to hold the filter's rules.
+    /// Returns a rule's state in the devices of the ports that are to hold the filter's rules, by interface.
     pub(super) fn rule_in_hardware(
         &self,
         filter: &Arc<FilterTable>,
         rule: usize,
     ) -> Vec<RuleInHardware> {
-        let of = |open: &&OpenPort| open.rules.filter().is_some_and(|of| Arc::ptr_eq(of, filter));
-        let told = |open: &OpenPort| {
-            let place = open.rules.whereabouts(rule)?;
+        let config = &self.configurations.current;
+        let told = |(open, interface): (&OpenPort, InterfaceId)| {
+            let place = open.rules.whereabouts(interface, rule)?;
             Some(RuleInHardware {
-                port: open.name.clone(),
+                port: named(config, interface).1,
                 held: place.held,
                 wanted: place.wanted,
                 counted: place.is_counted,
@@ -203,20 +205,66 @@ impl Owner {
                 why: place.why,
             })
         };
-        self.devices.ports.iter().filter(of).filter_map(told).collect()
+        let of = |open: &OpenPort| {
+            let own = open.rules.filters().filter(|(_, of)| Arc::ptr_eq(of, filter));
+            own.map(|(interface, _)| interface).collect::<Vec<_>>()
+        };
+        let all = self.devices.ports.iter();
+        all.flat_map(|open| of(open).into_iter().map(move |of| (open, of)))
+            .filter_map(told)
+            .collect()
     }
 }
 
-/// The filter of which a port's device is to hold rules.
-fn wanted<'c>(
+/// A filter of which a port's device is to hold rules.
+struct FilterOn<'c> {
+    port: &'c config::Port,
+    /// The interface that has the filter: the port's own, or a VLAN on it.
+    interface: InterfaceId,
+    settings: &'c config::Interface,
+    tags: Tags,
+    filter: Arc<FilterTable>,
+}
+
+/// Returns the filters of which a port's device is to hold rules.
+fn filtered<'c>(
     config: &'c Config,
     filters: &[Option<Arc<FilterTable>>],
     id: PortId,
-) -> Option<(Arc<FilterTable>, &'c config::Port)> {
-    let port = config.port(id)?;
-    let inward = port.interface.filter_in.as_ref().filter(|filter| filter.hardware)?;
-    let filter = filters.get(usize::from(inward.number).checked_sub(1)?)?.clone()?;
-    Some((filter, port))
+) -> Vec<FilterOn<'c>> {
+    let Some(port) = config.port(id) else { return Vec::new() };
+    let of = |(interface, settings, tags): (InterfaceId, &'c config::Interface, Tags)| {
+        let inward = settings.filter_in.as_ref().filter(|filter| filter.hardware)?;
+        let filter = filters.get(usize::from(inward.number).checked_sub(1)?)?.clone()?;
+        Some(FilterOn { port, interface, settings, tags, filter })
+    };
+    let own_tags = if port.interface.has_vlans { Tags::None } else { Tags::Any };
+    let own = (InterfaceId::from(id), &port.interface, own_tags);
+    let vlans = config.vlans_on_wire().into_iter().filter(|vlan| vlan.lower == own.0);
+    let vlans = vlans.filter_map(|vlan| {
+        Some((vlan.interface, config.interface(vlan.interface)?, tags_of(&vlan)))
+    });
+    std::iter::once(own).chain(vlans).filter_map(of).collect()
+}
+
+/// Returns the tags of a VLAN's frames, of any priority.
+fn tags_of(vlan: &Vlan) -> Tags {
+    let tag = |tag: dataplane::vlan::Tag| Tag {
+        protocol: tag.protocol.ethertype(),
+        control: Masked { value: tag.id, mask: dataplane::vlan::ID },
+    };
+    match vlan.tags.inner {
+        None => Tags::One(tag(vlan.tags.outer)),
+        Some(inner) => Tags::Two(tag(vlan.tags.outer), tag(inner)),
+    }
+}
+
+fn wanted(config: &Config, filtered: Vec<FilterOn<'_>>) -> Vec<Wanted> {
+    let of = |on: FilterOn<'_>| {
+        let offloads = offloads(config, &on);
+        Wanted { interface: on.interface, filter: on.filter, offloads }
+    };
+    filtered.into_iter().map(of).collect()
 }
 
 /// Returns the receive queue of a port by which each forwarder gets its packets.
@@ -224,15 +272,9 @@ fn queues(wiring: Option<&Wiring>, port: PortId) -> Queues {
     wiring.map(|wiring| wiring.queues_of(port)).unwrap_or_default()
 }
 
-/// Returns the offload of each rule of a port's filter, or the reason for which there is none.
-fn offloads(
-    config: &Config,
-    filter: &FilterTable,
-    port: &config::Port,
-) -> Result<Vec<Offload>, String> {
-    if port.interface.has_vlans {
-        return Err("the port has VLANs, whose packets the device may take for its own".to_owned());
-    }
+/// Returns the offload of each rule of an interface's filter, or the reason for which there is none.
+fn offloads(config: &Config, on: &FilterOn<'_>) -> Result<Vec<Offload>, String> {
+    let FilterOn { port, interface, settings, tags, filter } = on;
     if port.interface.is_mirrored {
         return Err("a mirror session copies the port's packets, also those that the filter drops"
             .to_owned());
@@ -247,14 +289,24 @@ fn offloads(
     let spec = filter.spec();
     let treated = |&treatment: &Treatment| {
         // Every treatment is listed, to decide whether a device may drop its packets.
-        let Treatment { police, mirror, log, mark: _, class: _, category: _, target: _, forwarder } =
-            treatment;
+        let Treatment {
+            police,
+            mirror,
+            log,
+            mark: _,
+            class: _,
+            category: _,
+            target: _,
+            forwarders,
+        } = treatment;
         let police = police.map(|_| "police").or(mirror.map(|_| "mirror"));
-        Treated { by_software: police.or(log.then_some("log")), forwarder }
+        let by_software = police.or(log.then_some("log"));
+        Treated { by_software, steers: forwarders.is_some() }
     };
     let treated = |rule: usize| spec.treatments.get(rule).map_or_else(Treated::default, treated);
-    let mut on = acl::offload::Port { interface: port.id.index() as u16, unfiltered: Vec::new() };
-    if port.interface.host.is_some() {
+    let interface = interface.index() as u16;
+    let mut on = acl::offload::Port { interface, tags: *tags, unfiltered: Vec::new() };
+    if settings.host.is_some() {
         on.unfiltered.push((dhcp(), "DHCP of hosts without an address"));
     }
     Ok(offload(&spec.filter, treated, &on))
@@ -289,26 +341,34 @@ fn is_first(plan: &Plan) -> bool {
         && default_plan(&Catalogue::default()).is_ok_and(|usual| way(&usual) == way(plan))
 }
 
+/// Returns the kind and the name of an interface.
+fn named(config: &Config, id: InterfaceId) -> (&'static str, String) {
+    let kind = if id.port().is_some() { "port" } else { "vlan" };
+    let name = config.interfaces().find(|(of, ..)| *of == id).map_or("", |(_, name, _)| name);
+    (kind, name.to_owned())
+}
+
 /// Gives a device its waiting rules, and logs the result.
-fn go_on(open: &mut OpenPort, has_time: impl Fn() -> bool) {
-    let name = &open.name;
+fn go_on(open: &mut OpenPort, config: &Config, has_time: impl Fn() -> bool) {
     if let Some(why) = open.rules.go_on(&open.port, has_time) {
         tracing::error!(
-            "port \"{name}\": {} does not let go of rules that its filter has not any more: {why}; tried again",
+            "port \"{}\": {} does not let go of rules that its filter has not any more: {why}; tried again",
+            open.name,
             open.device
         );
     }
-    let Some(report) = open.rules.take_report() else { return };
-    let filter = open.rules.filter().map_or("", |filter| &filter.spec().filter.name);
-    match report {
-        PlacementReport::Refused(why) => {
-            tracing::warn!("port \"{name}\": filter \"{filter}\" runs in software: {why}");
+    for (interface, filter, report) in open.rules.take_reports() {
+        let ((kind, name), filter) = (named(config, interface), &filter.spec().filter.name);
+        match report {
+            PlacementReport::Refused(why) => {
+                tracing::warn!("{kind} \"{name}\": filter \"{filter}\" runs in software: {why}");
+            }
+            PlacementReport::Held { rules, held, device } => tracing::info!(
+                "{kind} \"{name}\": filter \"{filter}\": {held} of {rules} rules that drop or select forwarders are \
+                 in hardware, as {device} rules of {}",
+                open.device
+            ),
         }
-        PlacementReport::Held { rules, held, device } => tracing::info!(
-            "port \"{name}\": filter \"{filter}\": {held} of {rules} rules that drop or select a forwarder are in \
-             hardware, as {device} rules of {}",
-            open.device
-        ),
     }
 }
 

@@ -93,8 +93,8 @@ impl Owner {
             }
             None => {}
         }
-        if let Some(forwarder) = treatment.forwarder {
-            said += &format!(" on forwarder {forwarder}");
+        if let Some(forwarders) = treatment.forwarders {
+            said += &format!(" on {forwarders}");
         }
         said
     }

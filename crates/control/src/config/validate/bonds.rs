@@ -423,7 +423,7 @@ mod tests {
             (
                 "turnpike.filter 'f' { default = 'accept' }
                  turnpike.bond 'lag' { ports = { 'a' }, filter = { inward = 'f', hardware = true } }",
-                "bond \"lag\": filter: hardware = true works on ports only",
+                "bond \"lag\": filter: hardware = true works on ports and VLANs of ports only: name it there",
             ),
         ] {
             let error = read(text).map(|_| ()).expect_err(text).to_string();

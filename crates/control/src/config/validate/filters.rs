@@ -8,7 +8,8 @@ use std::path::Path;
 use acl::{Action, Classifier, Family, Matches, Rule, SETS_MAX, text};
 use dataplane::category::CATEGORIES_MAX;
 use dataplane::filters::{
-    Colours, FILTERS_MAX, FilterSpec, Mark, Meter, Police, SourceLengths, Target, Treatment,
+    Colours, FILTERS_MAX, FORWARDERS_MAX, FilterSpec, Forwarders, Mark, Meter, Police, Precolours,
+    SourceLengths, Target, Treatment,
 };
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::mirror_sessions::MirrorTo;
@@ -131,23 +132,24 @@ pub(super) fn tell_ports(
         filter.forwarders = spec.chooses_forwarders();
         Some(spec)
     };
+    let of_bonds = on_bonds(bonds, vlans);
     let ports = ports.iter_mut().map(|port| ("port", &port.name, port.line, &mut port.interface));
     let vlans = vlans.iter_mut().map(|vlan| ("vlan", &vlan.name, vlan.line, &mut vlan.interface));
     let bonds = bonds.iter_mut().map(|bond| ("bond", &bond.name, bond.line, &mut bond.interface));
     for (kind, owner, line, interface) in ports.chain(bonds).chain(vlans) {
         let inward = tell(interface.filter_in.as_mut());
         let hardware = interface.filter_in.as_ref().is_some_and(|filter| filter.hardware);
-        let for_ports_only = [
-            (hardware, "hardware = true", "name it on a port"),
-            (
-                inward.is_some_and(FilterSpec::chooses_forwarders),
-                "a rule with forwarder",
-                "frames are spread before their interface is known",
-            ),
-        ];
-        for (_, what, why) in for_ports_only.into_iter().filter(|(has, ..)| *has && kind != "port")
-        {
-            let message = format!("{kind} \"{owner}\": filter: {what} works on ports only: {why}");
+        if hardware && (kind == "bond" || of_bonds.contains(owner)) {
+            let message = format!(
+                "{kind} \"{owner}\": filter: hardware = true works on ports and VLANs of ports only: name it there"
+            );
+            context.errors.add(Some(line), message);
+        }
+        if kind != "port" && inward.is_some_and(FilterSpec::chooses_forwarders) {
+            let message = format!(
+                "{kind} \"{owner}\": filter: a rule with forwarder works on ports only: frames are spread before their \
+                 interface is known"
+            );
             context.errors.add(Some(line), message);
         }
         let Some(spec) = tell(interface.filter_out.as_mut()) else { continue };
@@ -167,6 +169,14 @@ pub(super) fn tell_ports(
             context.errors.add(Some(line), message);
         }
     }
+}
+
+/// Returns the names of VLANs on bonds.
+fn on_bonds(bonds: &[Bond], vlans: &[Vlan]) -> Vec<String> {
+    let is_bond = |id: InterfaceId| bonds.iter().any(|bond| bond.id == id);
+    let below = |id: InterfaceId| vlans.iter().find(|vlan| vlan.id == id).map(|vlan| vlan.parent);
+    let is_on_one = |vlan: &&Vlan| is_bond(vlan.parent) || below(vlan.parent).is_some_and(is_bond);
+    vlans.iter().filter(is_on_one).map(|vlan| vlan.name.clone()).collect()
 }
 
 pub(super) fn read<'s>(
@@ -336,7 +346,7 @@ fn filter(
             class: class(&mut of, is_router),
             category: category(&mut of, named.categories),
             target: target(&mut of, (named.next_hops, &vrfs), &mut rule, &mut targets),
-            forwarder: forwarder(&mut of, &rule),
+            forwarders: forwarders(&mut of, &rule),
         });
         if is_router {
             refuse_for_router(&mut of);
@@ -718,14 +728,38 @@ fn refuse_for_frames(of: &mut Fields<'_, '_>, rule: &Rule, treatment: Option<&Tr
     }
 }
 
-/// Reads `forwarder = N`.
-fn forwarder(fields: &mut Fields<'_, '_>, rule: &Rule) -> Option<u16> {
-    let number = fields.number("forwarder", 0..=u64::from(u16::MAX))?;
+/// Reads `forwarder = N` or `forwarder = { N, M }`.
+fn forwarders(fields: &mut Fields<'_, '_>, rule: &Rule) -> Option<Forwarders> {
+    fields.get("forwarder")?;
+    let mut numbers = Vec::new();
+    for value in fields.values("forwarder") {
+        match whole_number(value, &(0..=u64::from(u16::MAX))) {
+            Some(number) => numbers.push(number as u16),
+            None => fields.error(
+                "forwarder",
+                format!(
+                    "forwarder: expected the number of a forwarder, or a list of them, got {value}"
+                ),
+            ),
+        }
+    }
+    if numbers.len() > FORWARDERS_MAX {
+        let message =
+            format!("forwarder: {} forwarders, of at most {FORWARDERS_MAX}", numbers.len());
+        fields.error("forwarder", message);
+    }
     if !matches!(rule.action, Action::Accept | Action::Continue) {
         let message = "forwarder: the rule lets nothing pass; take it away";
         fields.error("forwarder", message);
     }
-    u16::try_from(number).ok()
+    if fields.values("forwarder").is_empty() {
+        fields.error("forwarder", "forwarder: the list is empty; name one, or leave it out");
+    }
+    if numbers.len() > 1 && !rule.matches.is_ip() {
+        let message = "forwarder: frames other than IP packets have no flow by which they could be spread; name one";
+        fields.error("forwarder", message);
+    }
+    Forwarders::new(&numbers)
 }
 
 /// Refuses rules that select forwarders that do not exist, or where the selection has no effect.
@@ -745,13 +779,12 @@ pub(super) fn check_forwarders(
             context.errors.add(Some(*line), message);
         }
         for (place, treatment) in spec.treatments.iter().enumerate() {
-            let Some(number) = treatment.forwarder else { continue };
-            let Some(why) = no_forwarder(number, cores.forward.len()) else { continue };
-            let message = format!(
-                "filter \"{name}\": {}: forwarder {number}: {why}",
-                spec.filter.label(place)
-            );
-            context.errors.add(Some(*line), message);
+            for &number in treatment.forwarders.iter().flat_map(Forwarders::numbers) {
+                let Some(why) = no_forwarder(number, cores.forward.len()) else { continue };
+                let rule = spec.filter.label(place);
+                let message = format!("filter \"{name}\": {rule}: forwarder {number}: {why}");
+                context.errors.add(Some(*line), message);
+            }
         }
         let has_it =
             |port: &&Port| port.interface.filter_in.as_ref().is_some_and(|of| of.name == *name);
@@ -947,7 +980,7 @@ fn policed(fields: &mut Fields<'_, '_>) -> Option<Police> {
 }
 
 const POLICE: &[&str] =
-    &["rate", "burst", "sources", "excess", "peak", "peak_burst", "yellow", "red"];
+    &["rate", "burst", "sources", "excess", "peak", "peak_burst", "yellow", "red", "aware"];
 
 const AMOUNT: &str = "an amount as \"1000\" packets or \"1mbit\"";
 
@@ -966,6 +999,7 @@ fn colours(of: &mut Fields<'_, '_>, police: Police) -> Option<Colours> {
     let burst = of.text("peak_burst", AMOUNT).map(str::to_owned);
     let yellow = colour(of, "yellow", "pass").unwrap_or_default();
     let red = colour(of, "red", "drop");
+    let aware = precolours(of);
     let meter = match (excess, peak) {
         (Some(_), Some(_)) => {
             of.error("peak", "police: has excess already (RFC 2697); take one of both away");
@@ -984,7 +1018,7 @@ fn colours(of: &mut Fields<'_, '_>, police: Police) -> Option<Colours> {
             Meter::TwoRates { peak, burst }
         }
         (None, None) => {
-            of.refuse(&["peak_burst", "yellow", "red"], |key| {
+            of.refuse(&["peak_burst", "yellow", "red", "aware"], |key| {
                 format!("police: {key} needs a second bucket; add excess or peak")
             });
             return None;
@@ -996,7 +1030,7 @@ fn colours(of: &mut Fields<'_, '_>, police: Police) -> Option<Colours> {
             "police: peak_burst needs peak; take it away, or write peak for excess",
         );
     }
-    Some(Colours { meter, yellow, red })
+    Some(Colours { meter, yellow, red, aware })
 }
 
 /// Reads `yellow = "pass"` or a mark, as `{ dscp = "af12" }`.
@@ -1012,6 +1046,22 @@ fn colour(of: &mut Fields<'_, '_>, key: &'static str, without: &str) -> Option<M
             None
         }
     }
+}
+
+/// Reads `aware = true` or `aware = { yellow = { "af12" }, red = "af13" }`, the colours of arriving packets.
+fn precolours(of: &mut Fields<'_, '_>) -> Option<Precolours> {
+    if !matches!(of.get("aware"), Some(Value::Table(_))) {
+        return of.flag("aware").then_some(Precolours::ASSURED);
+    }
+    let mut table = of.table("aware", &["yellow", "red"])?;
+    let [yellow, red] = ["yellow", "red"].map(|key| each(&mut table, key, text::dscp));
+    let precolours = Precolours::new(&yellow, &red);
+    if precolours.is_none() {
+        table.error("red", "aware: a DSCP is both yellow and red; take it away from one");
+    } else if yellow.is_empty() && red.is_empty() {
+        table.error("yellow", "aware: no DSCP is yellow or red; name one, or write aware = true");
+    }
+    precolours
 }
 
 /// Parses an amount in the unit of a rate, in packets or bytes.

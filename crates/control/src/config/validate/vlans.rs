@@ -360,9 +360,15 @@ mod tests {
             ("turnpike.vlan 'a' { parent = 'a', id = 5 }", "more than two tags"),
             ("turnpike.vlan 'a-name-of-16-let' { parent = 'wan', id = 5 }", "vlan \"a-name-of-16-let\": the name has 16"),
             (
-                "turnpike.filter 'f' { default = 'accept' }
-                 turnpike.vlan 'a' { parent = 'wan', id = 5, filter = { inward = 'f', hardware = true } }",
-                "vlan \"a\": filter: hardware = true works on ports only: name it on a port",
+                "turnpike.filter 'f' { default = 'accept' } turnpike.bond 'lag' { ports = { 'wan' } }
+                 turnpike.vlan 'a' { parent = 'lag', id = 5, filter = { inward = 'f', hardware = true } }",
+                "vlan \"a\": filter: hardware = true works on ports and VLANs of ports only: name it there",
+            ),
+            (
+                "turnpike.filter 'f' { default = 'accept' } turnpike.bond 'lag' { ports = { 'wan' } }
+                 turnpike.vlan 'b' { parent = 'lag', id = 5 }
+                 turnpike.vlan 'a' { parent = 'b', id = 5, filter = { inward = 'f', hardware = true } }",
+                "vlan \"a\": filter: hardware = true works on ports and VLANs of ports only: name it there",
             ),
             ("turnpike.vlan 'a' { parent = 'wan', id = 5, rx_queues = 2 }", "rx_queues"),
             (
