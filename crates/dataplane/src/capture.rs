@@ -1,26 +1,21 @@
 //! Captures: copies of packets for an operator, made while one is running.
 //!
 //! ```text
-//!   CaptureWatch --> free record --> filled --> queue --> API thread --> client
-//!                        ^                                  |
-//!                        +------------- empty --------------+
+//!   CaptureWatch --> records.rs --> API thread --> client
 //! ```
 //!
-//! A [`CaptureWatch`] is the [`Watch`] of one forwarder: it looks at the packets in front of steps and behind them.
-//!
-//! Records are made when the capture begins, so forwarders neither allocate nor wait: a packet that finds no free record
-//! is counted as lost. That also bounds the time that a capture takes from forwarding.
+//! A [`CaptureWatch`] is the [`Watch`] of one forwarder: it looks at the packets in front of steps and behind them. A
+//! packet that finds no free record is counted as lost.
 
+use std::iter::once;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use crossbeam_queue::ArrayQueue;
 
 use crate::batch::Batch;
 use crate::filters::FilterTable;
 use crate::interface::InterfaceId;
 use crate::mask::Mask;
 use crate::reason::{DropReason, PuntReason};
+use crate::records::{Records, keep};
 use crate::shape::{Shape, Target};
 use crate::watch::{Place, Selection, Watch};
 
@@ -88,29 +83,22 @@ pub struct Capture {
     what: What,
     interface: Option<InterfaceId>,
     snap: usize,
-    free: ArrayQueue<Box<Record>>,
-    full: ArrayQueue<Box<Record>>,
-    lost: AtomicU64,
+    records: Records<Record>,
 }
 
 impl Capture {
     /// Creates it with all its records. `interface`: only packets of this one; `snap`: bytes kept of each.
     pub fn new(what: What, interface: Option<InterfaceId>, snap: usize) -> Self {
         let count = (ROOM / (snap + size_of::<Record>())).clamp(RECORDS.0, RECORDS.1);
-        let free = ArrayQueue::new(count);
-        for _ in 0..count {
-            let record = Record {
-                at: 0,
-                interface: 0,
-                event: Event::Received,
-                step: None,
-                length: 0,
-                frame: Vec::with_capacity(snap),
-            };
-            // There is room for as many.
-            let _ = free.push(Box::new(record));
-        }
-        Self { what, interface, snap, free, full: ArrayQueue::new(count), lost: AtomicU64::new(0) }
+        let record = || Record {
+            at: 0,
+            interface: 0,
+            event: Event::Received,
+            step: None,
+            length: 0,
+            frame: Vec::with_capacity(snap),
+        };
+        Self { what, interface, snap, records: Records::new(count, record) }
     }
 
     /// The interface whose packets are wanted.
@@ -120,12 +108,12 @@ impl Capture {
 
     /// The oldest record, to be given back.
     pub fn take(&self) -> Option<Box<Record>> {
-        self.full.pop()
+        self.records.take()
     }
 
     /// The number of records to be taken.
     pub fn waiting(&self) -> usize {
-        self.full.len()
+        self.records.waiting()
     }
 
     /// Takes a record back.
@@ -133,13 +121,12 @@ impl Capture {
         record.frame.clear();
         // Not by a forwarder, if it is the last user of a former graph's form.
         record.step = None;
-        // There is room for all.
-        let _ = self.free.push(record);
+        self.records.give_back(record);
     }
 
     /// Packets that found no free record.
     pub fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+        self.records.lost()
     }
 
     fn put(&self, batch: &mut Batch, slot: usize, event: Event, (shape, place): Place<'_>) {
@@ -150,22 +137,13 @@ impl Capture {
         if self.interface.is_some_and(|wanted| wanted.index() != usize::from(interface)) {
             return;
         }
-        let Some(mut record) = self.free.pop() else {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
+        let Some(mut record) = self.records.free() else { return };
         let (at, length) = (dpdk::tsc(), batch.len(slot));
         let (first, rest) = batch.frame_and_rest(slot);
-        let mut keep = |part: &[u8]| {
-            let room = self.snap - record.frame.len();
-            record.frame.extend_from_slice(&part[..part.len().min(room)]);
-        };
-        keep(first);
-        rest.for_each(keep);
+        keep(&mut record.frame, self.snap, once(&*first).chain(rest));
         (record.at, record.interface, record.event, record.length) = (at, interface, event, length);
         record.step = Some((shape.clone(), place));
-        // There is room for all.
-        let _ = self.full.push(record);
+        self.records.put(record);
     }
 
     /// The event of packets that enter a step, if it is captured.
