@@ -116,7 +116,7 @@ def test_sfcapd_has_the_flows(lab, collect):
 
 
 def test_nfcapd_has_the_flows(lab, collect):
-    wires = Wires(lab, IPFIX % (9002, RATE, "templates_s = 1"), calm=True, start=False)
+    wires = Wires(lab, start=False)
     collector = collect(Nfdump, wires.inside, "nfcapd", 9002)
     wires.router = lab.router(wires.inside, PORTS + STATIC_NEIGHBOURS + IPFIX % (9002, RATE, "templates_s = 1"))
     frames, flows = both_families(8000)

@@ -67,7 +67,7 @@ pub enum Show {
     Multicast,
     /// `Vec<`[`Mirror`]`>`: the mirror sessions, in the order of the configuration.
     Mirrors,
-    /// [`Exporters`]: sFlow, IPFIX, and their collectors.
+    /// [`Exporters`]: sFlow, IPFIX, their collectors, the SNMP agent.
     Exporters,
     /// [`Forwarders`]: the work, core and load of each.
     Forwarders,
@@ -189,6 +189,25 @@ pub struct Mirror {
 pub struct Exporters {
     /// In the order of sFlow, IPFIX.
     pub exporters: Vec<Exporter>,
+    /// The SNMP agent to which the router gives objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snmp: Option<Snmp>,
+}
+
+/// An SNMP agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Snmp {
+    /// The path of its AgentX socket.
+    pub agentx: String,
+    /// `ready`, or `connecting`.
+    pub state: String,
+    /// Sessions so far.
+    pub sessions: u64,
+    /// Requests answered.
+    pub requests: u64,
+    /// Reason for which the last session ended, or could not be opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
 }
 
 /// An exporter of samples.

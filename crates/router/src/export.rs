@@ -16,14 +16,18 @@
 //! | `collectors.rs` | sockets of collectors |
 //! | `sampling.rs` | sampled packets and their routes |
 //! | `sflow.rs`, `ipfix.rs` | the two exporters |
+//! | `snmp.rs`, `mib.rs` | the session with an SNMP agent, and its objects |
 
 mod collectors;
 mod ipfix;
+mod mib;
 mod sampling;
 mod sflow;
+mod snmp;
 
 use std::io;
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -35,6 +39,7 @@ use dataplane::lock::lock;
 use dataplane::port::PortId;
 use dataplane::samples::SampleTable;
 use dataplane::tables::Tables;
+use ipnet::IpNet;
 use samples::Route;
 use samples::headers::Headers;
 use tokio::runtime::Builder;
@@ -56,6 +61,35 @@ pub enum Ask {
     Paths(Vec<PathQuery>, oneshot::Sender<Vec<PathFound>>),
     /// All interfaces.
     Interfaces(oneshot::Sender<Vec<InterfaceRow>>),
+    /// Routes in use of the default VRF from a prefix on.
+    Routes(Bound<IpNet>, oneshot::Sender<RoutePage>),
+    /// The number of prefixes in its route tables.
+    RouteCount(oneshot::Sender<u32>),
+}
+
+/// Some routes.
+pub struct RoutePage {
+    /// A row for each path.
+    pub rows: Vec<RouteRow>,
+    /// The last prefix that was looked at; `None` at the end.
+    pub next: Option<IpNet>,
+}
+
+/// A path of a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteRow {
+    /// The destination.
+    pub prefix: IpNet,
+    /// The gateway; `None`: the destination itself, or none.
+    pub next_hop: Option<IpAddr>,
+    /// The number of its interface; 0: none.
+    pub interface: u32,
+    /// Its type (RFC 4292: inetCidrRouteType).
+    pub kind: i32,
+    /// Its source (IANA-RTPROTO-MIB).
+    pub protocol: i32,
+    /// Its metric.
+    pub metric: i32,
 }
 
 /// A packet whose way is asked for.
@@ -136,11 +170,12 @@ pub fn number_of(interface: InterfaceId) -> u32 {
 struct Wanted {
     sflow: Option<config::Sflow>,
     ipfix: Option<config::Ipfix>,
+    snmp: Option<config::Snmp>,
 }
 
 impl Wanted {
     fn of(config: &Config) -> Self {
-        Self { sflow: config.sflow.clone(), ipfix: config.ipfix.clone() }
+        Self { sflow: config.sflow.clone(), ipfix: config.ipfix.clone(), snmp: config.snmp.clone() }
     }
 }
 
@@ -171,11 +206,12 @@ impl Service {
         let report = Arc::<Mutex<Exporters>>::default();
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let exporters = Running {
-            owner: OwnerLink(questions),
+            owner: Arc::new(OwnerLink(questions)),
             samples: tables.shared.get(),
             since,
             sflow: None,
             ipfix: None,
+            snmp: None,
             report: report.clone(),
         };
         let body = move || runtime.block_on(exporters.run(to_follow));
@@ -227,11 +263,12 @@ impl OwnerLink {
 
 /// The exporters.
 struct Running {
-    owner: OwnerLink,
+    owner: Arc<OwnerLink>,
     samples: Arc<SampleTable>,
     since: Instant,
     sflow: Option<sflow::Exporter>,
     ipfix: Option<ipfix::Exporter>,
+    snmp: Option<snmp::Snmp>,
     report: Arc<Mutex<Exporters>>,
 }
 
@@ -257,6 +294,7 @@ impl Running {
     }
 
     fn follow(&mut self, wanted: &Wanted) {
+        self.follow_agent(wanted.snmp.as_ref());
         match (&mut self.sflow, &wanted.sflow) {
             (Some(exporter), Some(settings)) => exporter.follow(settings),
             (sflow, settings) => {
@@ -276,6 +314,14 @@ impl Running {
         }
     }
 
+    /// Begins or ends the session with the agent.
+    fn follow_agent(&mut self, wanted: Option<&config::Snmp>) {
+        let stays = |snmp: &snmp::Snmp| wanted.is_some_and(|of| snmp.is_at(&of.agentx));
+        if self.snmp.as_ref().is_none_or(|snmp| !stays(snmp)) {
+            self.snmp = wanted.map(|of| snmp::Snmp::start(&of.agentx, self.owner.clone()));
+        }
+    }
+
     async fn work(&mut self) {
         if let Some(sflow) = &mut self.sflow {
             sflow.work(&self.owner).await;
@@ -288,6 +334,8 @@ impl Running {
     fn publish(&self) {
         let sflow = self.sflow.as_ref().map(sflow::Exporter::report);
         let ipfix = self.ipfix.as_ref().map(ipfix::Exporter::report);
-        lock(&self.report).exporters = sflow.into_iter().chain(ipfix).collect();
+        let exporters = sflow.into_iter().chain(ipfix).collect();
+        let snmp = self.snmp.as_ref().map(snmp::Snmp::report);
+        *lock(&self.report) = Exporters { exporters, snmp };
     }
 }

@@ -31,8 +31,6 @@ pub struct Key {
     pub destination_port: u16,
     /// Type and code of ICMP.
     pub icmp: u16,
-    /// One of so many packets was sampled.
-    pub rate: u32,
 }
 
 /// The reason for which a flow ended (RFC 5102, 5.11.3: flowEndReason).
@@ -99,8 +97,6 @@ pub struct Sampled<'a> {
     pub input: u32,
     /// Its VLAN; 0: none.
     pub vlan: u16,
-    /// One of so many packets was sampled.
-    pub rate: u32,
     /// Its route.
     pub route: Route,
 }
@@ -132,7 +128,7 @@ impl Cache {
 
     /// Counts a packet. Returns the flow whose place it needed.
     pub fn count(&mut self, sampled: &Sampled<'_>, now_ms: u64) -> Option<(Flow, End)> {
-        let Sampled { headers, input, vlan, rate, route } = *sampled;
+        let Sampled { headers, input, vlan, route } = *sampled;
         let key = Key {
             input,
             vlan,
@@ -143,7 +139,6 @@ impl Cache {
             source_port: headers.source_port,
             destination_port: headers.destination_port,
             icmp: headers.icmp,
-            rate,
         };
         let is_new = !self.flows.contains_key(&key);
         let displaced = (is_new && self.flows.len() >= self.limits.most).then(|| self.displace());
@@ -213,7 +208,7 @@ pub(crate) mod tests {
     const LIMITS: Limits = Limits { most: 4, active_ms: 1000, inactive_ms: 100 };
 
     fn sampled(headers: &Headers) -> Sampled<'_> {
-        Sampled { headers, input: 1, vlan: 0, rate: 10, route: Route::default() }
+        Sampled { headers, input: 1, vlan: 0, route: Route::default() }
     }
 
     pub(crate) fn with_port(port: u16) -> Headers {

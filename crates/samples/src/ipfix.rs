@@ -3,7 +3,7 @@
 //! ```text
 //!   message: version 10, length, export time, sequence, domain
 //!     template set:          256 IPv4 flows, 257 IPv6 flows
-//!     options template set:  258, of selectors
+//!     options template set:  258, of the rate
 //!     data sets:             258 | 256 | 257
 //! ```
 //!
@@ -25,16 +25,13 @@ const OPTIONS_TEMPLATES: u16 = 3;
 /// Identifiers of templates.
 const FLOWS4: u16 = 256;
 const FLOWS6: u16 = 257;
-const SELECTORS: u16 = 258;
-
-/// Selection of each packet with the same probability (RFC 5477, 8.2.1: selectorAlgorithm).
-const UNIFORM_PROBABILISTIC: u16 = 5;
+const SAMPLING: u16 = 258;
 
 /// An information element and its length in records. Some are shorter than they may be (RFC 7011, 6.2).
 type Element = (u16, u16);
 
 /// Those of both families, behind the addresses.
-const COMMON: [Element; 15] = [
+const COMMON: [Element; 14] = [
     (10, 4),  // ingressInterface
     (14, 4),  // egressInterface
     (2, 8),   // packetDeltaCount
@@ -48,7 +45,6 @@ const COMMON: [Element; 15] = [
     (6, 1),   // tcpControlBits
     (136, 1), // flowEndReason
     (58, 2),  // vlanId
-    (302, 4), // selectorId
     (61, 1),  // flowDirection
 ];
 
@@ -56,8 +52,10 @@ const COMMON: [Element; 15] = [
 const FIRST4: [Element; 6] = [(8, 4), (12, 4), (15, 4), (9, 1), (13, 1), (32, 2)];
 const FIRST6: [Element; 6] = [(27, 16), (28, 16), (62, 16), (29, 1), (30, 1), (139, 2)];
 
-/// The selector's identifier, which is the scope, its algorithm, one packet of a number, and the same as a probability.
-const OPTIONS: [Element; 5] = [(302, 4), (304, 2), (305, 4), (306, 4), (311, 8)];
+/// The scope is the observation domain: all of its flows are sampled alike. One packet is sampled, a number is not; then
+/// the same as a probability, by which collectors know that the selection is random. (nfcapd 1.7 takes no notice of a rate
+/// with a selectorAlgorithm.)
+const OPTIONS: [Element; 4] = [(149, 4), (305, 4), (306, 4), (311, 8)];
 
 /// Sends the flows of an observation domain.
 #[derive(Debug)]
@@ -118,16 +116,22 @@ impl Exporter {
         Self { domain, sequence: 0 }
     }
 
-    /// Returns messages at this time, in seconds since 1970: with the templates and the record of the sampling rates if
-    /// wanted, and with flows. Each rate is a selector.
-    pub fn messages(&mut self, now_s: u32, rates: &[u32], flows: &[(Flow, End)]) -> Vec<Vec<u8>> {
+    /// Returns messages at this time, in seconds since 1970: with the templates and the record of the sampling rate if that
+    /// is given, and with flows.
+    pub fn messages(
+        &mut self,
+        now_s: u32,
+        rate: Option<u32>,
+        flows: &[(Flow, End)],
+    ) -> Vec<Vec<u8>> {
         let (mut done, mut message) = (Vec::new(), Message::new());
-        if !rates.is_empty() {
+        if rate.is_some() {
             message.part(TEMPLATES, &template(FLOWS4, &FIRST4));
             message.part(TEMPLATES, &template(FLOWS6, &FIRST6));
             message.part(OPTIONS_TEMPLATES, &options_template());
         }
-        let options = rates.iter().map(|&rate| (SELECTORS, selector(rate)));
+        let domain = self.domain;
+        let options = rate.into_iter().map(|rate| (SAMPLING, sampling(domain, rate)));
         let flows = flows.iter().map(|(flow, end)| match flow.key.source {
             IpAddr::V4(_) => (FLOWS4, record(flow, *end)),
             IpAddr::V6(_) => (FLOWS6, record(flow, *end)),
@@ -170,15 +174,14 @@ fn template(id: u16, first: &[Element]) -> Vec<u8> {
 
 fn options_template() -> Vec<u8> {
     let (count, scopes) = (OPTIONS.len() as u16, 1_u16);
-    let head = [SELECTORS.to_be_bytes(), count.to_be_bytes(), scopes.to_be_bytes()].concat();
+    let head = [SAMPLING.to_be_bytes(), count.to_be_bytes(), scopes.to_be_bytes()].concat();
     head.into_iter().chain(elements(&OPTIONS)).collect()
 }
 
-/// A rate's selector: the identifier is the rate.
-fn selector(rate: u32) -> Vec<u8> {
+/// The record of a rate.
+fn sampling(domain: u32, rate: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
-    bytes.extend(rate.to_be_bytes());
-    bytes.extend(UNIFORM_PROBABILISTIC.to_be_bytes());
+    bytes.extend(domain.to_be_bytes());
     bytes.extend(1_u32.to_be_bytes());
     bytes.extend((rate - 1).to_be_bytes());
     bytes.extend((1.0 / f64::from(rate)).to_be_bytes());
@@ -223,7 +226,6 @@ fn record(flow: &Flow, end: End) -> Vec<u8> {
     bytes.extend(key.destination_port.to_be_bytes());
     bytes.extend([key.protocol, key.tos, *tcp_flags, end.number()]);
     bytes.extend(key.vlan.to_be_bytes());
-    bytes.extend(key.rate.to_be_bytes());
     // Ingress.
     bytes.push(0);
     bytes
@@ -249,7 +251,7 @@ mod tests {
             source_len: 24,
             destination_len: 16,
         };
-        cache.count(&Sampled { headers, input: 2, vlan: 5, rate: 1000, route }, 1_700_000_000_123);
+        cache.count(&Sampled { headers, input: 2, vlan: 5, route }, 1_700_000_000_123);
         cache.drain().remove(0)
     }
 
@@ -287,7 +289,7 @@ mod tests {
     #[test]
     fn templates_describe_the_records() {
         let mut exporter = Exporter::new(7);
-        let messages = exporter.messages(99, &[1000], &both());
+        let messages = exporter.messages(99, Some(1000), &both());
         let [message] = &messages[..] else { panic!("{messages:?}") };
         assert_eq!([4, 8, 12].map(|at| word(message, at)), [99, 0, 7]);
         let found = sets(message);
@@ -299,11 +301,11 @@ mod tests {
         assert_eq!((half(found[1].1, 0), half(found[1].1, 4)), (258, 1));
         assert_eq!(len_of(found[1].1, 6), found[2].1.len());
         let options = found[2].1;
-        assert_eq!([0, 6, 10].map(|at| word(options, at)), [1000, 1, 999]);
-        assert_eq!(f64::from_be_bytes(options[14..22].try_into().unwrap()), 0.001);
+        assert_eq!([0, 4, 8].map(|at| word(options, at)), [7, 1, 999]);
+        assert_eq!(f64::from_be_bytes(options[12..20].try_into().unwrap()), 0.001);
         // Three records came before the next message.
-        assert_eq!(word(&exporter.messages(100, &[], &both())[0], 8), 3);
-        assert!(exporter.messages(101, &[], &[]).is_empty());
+        assert_eq!(word(&exporter.messages(100, None, &both())[0], 8), 3);
+        assert!(exporter.messages(101, None, &[]).is_empty());
     }
 
     #[test]
@@ -313,7 +315,7 @@ mod tests {
         assert_eq!(bytes[..16], [10, 0, 1, 2, 10, 0, 2, 2, 10, 0, 2, 9, 24, 16, 0, 0]);
         assert_eq!([16, 20, 28, 36].map(|at| word(&bytes, at)), [2, 3, 1, 128]);
         assert_eq!(u64::from_be_bytes(bytes[40..48].try_into().unwrap()), 1_700_000_000_123);
-        assert_eq!(bytes[56..], [3, 0xe8, 7, 0xd0, 17, 0xb8, 0, 4, 0, 5, 0, 0, 3, 0xe8, 0]);
+        assert_eq!(bytes[56..], [3, 0xe8, 7, 0xd0, 17, 0xb8, 0, 4, 0, 5, 0]);
         let bytes = record(&six.0, six.1);
         assert_eq!((bytes[15], bytes[31], bytes[47]), (1, 2, 0));
         assert_eq!(bytes[92..100], [0, 80, 0x9c, 0x40, 6, 0xb8, 0x12, 4]);
@@ -322,13 +324,13 @@ mod tests {
     proptest! {
         /// Messages are within their bound, have whole records, and number them without a gap.
         #[test]
-        fn messages_are_whole(kinds in prop::collection::vec(any::<bool>(), 0..80), rates in prop::collection::vec(1..9u32, 0..3)) {
+        fn messages_are_whole(kinds in prop::collection::vec(any::<bool>(), 0..80), rate in prop::option::of(1..9u32)) {
             let [four, six] = both();
             let flows: Vec<_> = kinds.iter().map(|&is_six| if is_six { six } else { four }).collect();
             let mut exporter = Exporter::new(1);
             let (mut sequence, lens) = (0, [record(&four.0, four.1).len(), record(&six.0, six.1).len()]);
             let mut counts = [0; 2];
-            for message in exporter.messages(1, &rates, &flows) {
+            for message in exporter.messages(1, rate, &flows) {
                 prop_assert!(message.len() <= DATAGRAM_MOST);
                 prop_assert_eq!(word(&message, 8), sequence);
                 for (id, bytes) in sets(&message) {
@@ -339,7 +341,7 @@ mod tests {
                             counts[id - 256] += bytes.len() / len;
                             sequence += (bytes.len() / len) as u32;
                         }
-                        258 => sequence += (bytes.len() / 22) as u32,
+                        258 => sequence += (bytes.len() / sampling(1, 1).len()) as u32,
                         _ => {}
                     }
                 }

@@ -80,7 +80,7 @@ pub static OPERATIONS: &[Operation] = &[
         .defaults(r#"{"most":100}"#).example(r#"{"most":10}"#),
     show("/v1/multicast", &["show", "multicast"], of::<Vec<Multicast>>, "Multicast routes"),
     show("/v1/mirrors", &["show", "mirrors"], of::<Vec<Mirror>>, "Mirror sessions"),
-    show("/v1/exporters", &["show", "exporters"], of::<Exporters>, "Exporters of samples (sFlow, IPFIX), collectors"),
+    show("/v1/exporters", &["show", "exporters"], of::<Exporters>, "Exporters of samples, collectors, the SNMP agent"),
     show("/v1/forwarders", &["show", "forwarders"], of::<Forwarders>, "Forwarders: cores, load, interference"),
     show("/v1/rss", &["show", "rss"], of::<Vec<Rss>>, "Distribution of received packets"),
     show("/v1/control-queues", &["show", "control-queues"], of::<Vec<ControlQueue>>, "Queues for control traffic"),

@@ -79,7 +79,7 @@ impl Exporter {
     /// Exports all flows.
     pub fn end(&mut self) {
         let flows = self.cache.drain();
-        self.send(&[], &flows);
+        self.send(None, &flows);
     }
 
     /// Counts sampled packets, and sends flows that have ended.
@@ -87,14 +87,14 @@ impl Exporter {
         self.collectors.open();
         if self.next <= Instant::now() || self.collectors.take_new() {
             self.next = Instant::now() + self.settings.templates;
-            self.send(&[self.settings.sampled.sample], &[]);
+            self.send(Some(self.settings.sampled.sample), &[]);
         }
         let mut ended = Vec::new();
         for packet in self.packets.take(owner).await {
             ended.extend(self.count(&packet));
         }
         ended.append(&mut self.cache.ended(now_ms(), ENDED_MOST));
-        self.send(&[], &ended);
+        self.send(None, &ended);
     }
 
     /// Counts a packet; returns the flow whose place it needed.
@@ -109,15 +109,14 @@ impl Exporter {
             headers,
             input: if is_found { path.input } else { number_of(packet.port.into()) },
             vlan: headers::tag(&packet.frame).unwrap_or(0) & VLAN,
-            rate: packet.rate,
             route: path.route,
         };
         self.cache.count(&sampled, now_ms())
     }
 
-    fn send(&mut self, rates: &[u32], flows: &[(Flow, End)]) {
+    fn send(&mut self, rate: Option<u32>, flows: &[(Flow, End)]) {
         let now_s = (now_ms() / 1000) as u32;
-        for message in self.messages.messages(now_s, rates, flows) {
+        for message in self.messages.messages(now_s, rate, flows) {
             self.collectors.send(&message);
         }
         self.exported += flows.len() as u64;

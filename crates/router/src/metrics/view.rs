@@ -218,7 +218,13 @@ impl View {
     }
 
     fn exporters(&self, families: &mut Families<'_>) -> fmt::Result {
-        let Exporters { exporters } = &self.exporters;
+        let Exporters { exporters, snmp } = &self.exporters;
+        if let Some(snmp) = snmp {
+            let is_ready = u64::from(snmp.state == "ready");
+            let help = "1 if the SNMP agent has the router's objects";
+            families.gauge("turnpike_snmp_ready", help, is_ready)?;
+            families.counter("turnpike_snmp_requests", "Requests of the agent", snmp.requests)?;
+        }
         type Read = fn(&Exporter) -> u64;
         let all: [(&str, &str, Read); 4] = [
             ("turnpike_export_sampled_packets", "Packets sampled", |of| of.sampled),

@@ -2,19 +2,31 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::ops::Bound;
 
 use api::report::{Exporters, Port};
 use control::config::Config;
-use control::rib::Target;
+use control::rib::{Path, RouteInfo, RouteSource, Target};
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::lock::lock;
+use ipnet::IpNet;
 use samples::headers::Headers;
 use samples::{Output, Route};
 
 use super::super::export::{
-    Ask, DeviceRow, InterfaceRow, PathFound, PathQuery, Service, number_of,
+    Ask, DeviceRow, InterfaceRow, PathFound, PathQuery, RoutePage, RouteRow, Service, number_of,
 };
 use super::Owner;
+
+/// Prefixes that are looked at for a page.
+const PAGE: usize = 256;
+
+/// Types of routes (RFC 4292: inetCidrRouteType).
+const OTHER: i32 = 1;
+const REJECT: i32 = 2;
+const LOCAL: i32 = 3;
+const REMOTE: i32 = 4;
+const BLACKHOLE: i32 = 5;
 
 impl Owner {
     /// Serves the collectors of a configuration from now on.
@@ -61,6 +73,13 @@ impl Owner {
             Ask::Interfaces(to) => {
                 let _ = to.send(self.interface_rows());
             }
+            Ask::Routes(start, to) => {
+                let _ = to.send(self.route_page(start));
+            }
+            Ask::RouteCount(to) => {
+                let summary = self.routing.rib.vrf_summary(VrfId::DEFAULT);
+                let _ = to.send((summary.fib4 + summary.fib6) as u32);
+            }
         }
     }
 
@@ -105,6 +124,26 @@ impl Owner {
         }
     }
 
+    /// Returns routes in use, as many as are found among the next prefixes.
+    fn route_page(&self, start: Bound<IpNet>) -> RoutePage {
+        let mut page = RoutePage { rows: Vec::new(), next: None };
+        let (mut last, mut seen) = (None, 0);
+        for route in self.routing.rib.routes_from(VrfId::DEFAULT, start) {
+            if last != Some(route.prefix) {
+                if seen == PAGE {
+                    page.next = last;
+                    break;
+                }
+                seen += 1;
+                last = Some(route.prefix);
+            }
+            if route.active {
+                page.rows.extend(route_rows(&route));
+            }
+        }
+        page
+    }
+
     fn interface_rows(&self) -> Vec<InterfaceRow> {
         let ports: HashMap<String, Port> =
             self.all_ports().into_iter().map(|port| (port.name.clone(), port)).collect();
@@ -115,8 +154,7 @@ impl Owner {
         for report in self.interface_reports() {
             let Some(&id) = numbers.get(&*report.name) else { continue };
             let parent = report.parent.as_deref().and_then(|name| numbers.get(name));
-            let addresses =
-                report.addresses.iter().filter_map(|net| net.parse::<ipnet::IpNet>().ok());
+            let addresses = report.addresses.iter().filter_map(|net| net.parse::<IpNet>().ok());
             rows.push(InterfaceRow {
                 number: number_of(id),
                 parent: parent.copied().map(number_of),
@@ -135,6 +173,38 @@ impl Owner {
         }
         rows.sort_by_key(|row| row.number);
         rows
+    }
+}
+
+/// Returns a row for each path of a route.
+fn route_rows(route: &RouteInfo) -> Vec<RouteRow> {
+    let row = |next_hop, interface: Option<InterfaceId>, kind| RouteRow {
+        prefix: route.prefix,
+        next_hop,
+        interface: interface.map_or(0, number_of),
+        kind,
+        protocol: protocol(route.source),
+        metric: route.metric.try_into().unwrap_or(i32::MAX),
+    };
+    match &route.target {
+        Target::Unicast(paths) | Target::Group(_, paths) => {
+            let kind = |path: &Path| if path.via.is_some() { REMOTE } else { LOCAL };
+            paths.iter().map(|path| row(path.via, path.interface, kind(path))).collect()
+        }
+        Target::Connected(interface) => vec![row(None, Some(*interface), LOCAL)],
+        Target::Local | Target::Host => vec![row(None, None, LOCAL)],
+        Target::Blackhole => vec![row(None, None, BLACKHOLE)],
+        Target::Prohibited | Target::Unreachable | Target::Martian => vec![row(None, None, REJECT)],
+        Target::Multicast => vec![row(None, None, OTHER)],
+    }
+}
+
+/// Returns the number of a source of routes (IANA-RTPROTO-MIB).
+fn protocol(source: RouteSource) -> i32 {
+    match source {
+        RouteSource::Connected => 2,
+        RouteSource::Static | RouteSource::Command => 3,
+        _ => 1,
     }
 }
 

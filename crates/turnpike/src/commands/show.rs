@@ -139,7 +139,7 @@ static SHOWS: &[&dyn ShowCommand] = &[
     &Declaration {
         name: "exporters",
         alias: None,
-        help: "Exporters of samples (sFlow, IPFIX): samples, collectors, errors",
+        help: "Exporters (sFlow, IPFIX), their collectors, the SNMP agent",
         show: |_: &NoOptions, to| {
             ask(to, Show::Exporters, |of: Exporters| Ok(table::exporters(&of)))
         },

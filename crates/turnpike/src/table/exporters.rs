@@ -1,19 +1,37 @@
 //! Exporters of samples, and their collectors.
 
-use api::report::{Collector, Exporter, Exporters};
+use api::report::{Collector, Exporter, Exporters, Snmp};
 
 use super::{columns, finish, right_align};
 
 /// Formats a line an exporter and a line a collector.
 pub fn exporters(of: &Exporters) -> String {
-    let Exporters { exporters } = of;
-    if exporters.is_empty() {
+    let Exporters { exporters, snmp } = of;
+    if exporters.is_empty() && snmp.is_none() {
         return "nothing is exported; write turnpike.sflow { collector = \"ADDRESS\", sample = 1000 } or turnpike.ipfix"
             .to_owned();
     }
-    let mut parts = vec![lines(exporters)];
-    parts.push(collectors(exporters));
+    let mut parts = Vec::new();
+    if !exporters.is_empty() {
+        parts = vec![lines(exporters), collectors(exporters)];
+    }
+    parts.extend(snmp.as_ref().map(agent));
     parts.join("\n\n")
+}
+
+fn agent(snmp: &Snmp) -> String {
+    let Snmp { agentx, state, sessions, requests, last_error } = snmp;
+    let mut table = columns(&["snmp agent", "state", "sessions", "requests", "last error"]);
+    let error = last_error.clone().unwrap_or_else(|| "-".to_owned());
+    table.add_row([
+        agentx.clone(),
+        state.clone(),
+        sessions.to_string(),
+        requests.to_string(),
+        error,
+    ]);
+    right_align(&mut table, 2..4);
+    finish(&table)
 }
 
 fn lines(exporters: &[Exporter]) -> String {
@@ -108,13 +126,21 @@ mod tests {
             flows: None,
             collectors: vec![collector],
         };
-        let text = exporters(&Exporters { exporters: vec![exporter] });
+        let snmp = Some(Snmp {
+            agentx: "/m".into(),
+            state: "ready".into(),
+            sessions: 1,
+            requests: 7,
+            last_error: None,
+        });
+        let text = exporters(&Exporters { exporters: vec![exporter], snmp });
         let lines: Vec<_> = text
             .lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
             .collect();
         assert_eq!(lines[1], "sflow 1/1000 9 3 6 4 - 0 0");
         assert_eq!(lines[4], "sflow 192.0.2.9:6343 5 700 1 2 refused");
+        assert_eq!(lines[7], "/m ready 1 7 -");
         assert!(exporters(&Exporters::default()).contains("turnpike.sflow"));
     }
 }
