@@ -23,10 +23,17 @@ class Nfdump:
         self.process = namespace.spawn(
             program, "-w", self.directory / "flows", "-b", "127.0.0.1", "-p", port, "-t", "3600",
             stdout=self.log, stderr=self.log)
-        wait_for(lambda: f":{port} " in namespace.run("ss", "-Hnlu").stdout, 10)
+        self.namespace, self.port = namespace, port
+        wait_for(lambda: self.waiting() is not None, 10)
+
+    def waiting(self):
+        """Bytes that its socket holds; None without a socket."""
+        lines = self.namespace.run("ss", "-Hnlu", f"sport = :{self.port}").stdout.split()
+        return int(lines[1]) if lines else None
 
     def records(self):
-        """Ends it and returns its records, and its log."""
+        """Ends it, once it has read what has come, and returns its records."""
+        wait_for(lambda: self.waiting() == 0, 20)
         stop_process(self.process, 20)
         self.log.flush()
         files = sorted(file for file in (self.directory / "flows").glob("nfcapd.2*"))
