@@ -181,7 +181,6 @@ def test_a_collector_that_is_not_there_is_counted(lab, collect):
         send(wires, frames[begin:begin + 20])
         wait_for(lambda: is_idle(wires.router, "sflow"), 20)
     refused_, there, unreachable = exporter(wires.router, "sflow")["collectors"]
-    print(refused_, unreachable)
     assert refused_["errors"] > 0 and "refused" in refused_["last_error"]
     assert unreachable["errors"] > 0 and unreachable["datagrams"] == 0 and "nreachable" in unreachable["last_error"]
     assert (there["errors"], there["dropped"]) == (0, 0)
@@ -214,7 +213,7 @@ def test_exporters_come_change_and_go(lab, collect):
     send(wires, [frame(1)] * 10)
     assert len(read(two, 10)[1]) == 10 and one.drain() == []
     # Of no port that receives.
-    apply(wires.router, second.replace('"left"', '"right"'))
+    apply(wires.router, second.replace('interfaces = "left"', 'interfaces = "right"'))
     send(wires, [frame(1)] * 10)
     wires.router.command("rollback")
     send(wires, [frame(1)] * 5)

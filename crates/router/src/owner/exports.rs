@@ -9,6 +9,7 @@ use control::config::Config;
 use control::rib::{Path, RouteInfo, RouteSource, Target};
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::lock::lock;
+use dataplane::samples::SampleTable;
 use ipnet::IpNet;
 use samples::headers::Headers;
 use samples::{Output, Route};
@@ -51,7 +52,14 @@ impl Owner {
     /// Returns the state of the exporters.
     pub(super) fn exporters(&self) -> Exporters {
         let board = self.serving.exports.as_ref().map(Service::board);
-        board.map(|board| lock(&board).clone()).unwrap_or_default()
+        let mut of = board.map(|board| lock(&board).clone()).unwrap_or_default();
+        let samples = self.routing.tables.shared.get::<SampleTable>();
+        for exporter in &mut of.exporters {
+            // Those of this moment: the thread looks from time to time.
+            let stock = samples.stock(&exporter.name);
+            (exporter.sampled, exporter.lost) = (stock.sampled(), stock.records.lost());
+        }
+        of
     }
 
     /// Answers the thread. It may have stopped waiting.
