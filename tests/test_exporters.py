@@ -223,7 +223,7 @@ def test_exporters_come_change_and_go(lab, collect):
     send(wires, [frame(1)] * 10)
     assert one.drain() == two.drain() == []
     path = write(wires.router, base + SFLOW.replace('"left"', '"lest"') % (9008, 1, "counters_s = 0"))
-    refused(wires.router.command("apply", path, check=False), 'interfaces: "lest" unknown', 'did you mean "left"?')
+    assert 'interfaces: "lest" unknown; did you mean "left"?' in refused(wires.router, "apply", path)
     wires.router.stop()
 
 
