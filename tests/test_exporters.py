@@ -46,7 +46,7 @@ def exporter(router, name):
 def is_idle(router, name):
     """Everything sampled has been sent."""
     of = exporter(router, name)
-    return of["exported"] == of["sampled"] if name == "sflow" else of["sampled"] > 0 and of["flows"] == 0
+    return of["exported"] == of["sampled"]
 
 
 def assert_sampled(count, packets, rate=RATE):
@@ -94,7 +94,7 @@ def test_sfcapd_has_the_flows(lab, collect):
     collector = collect(Nfdump, wires.inside, "sfcapd", 9001)
     frames, flows = both_families(8000)
     send(wires, frames)
-    wait_for(lambda: is_idle(wires.router, "sflow"), 20)
+    assert wait_for(lambda: is_idle(wires.router, "sflow"), 20)
     of = exporter(wires.router, "sflow")
     assert_sampled(of["sampled"], len(frames))
     assert (of["lost"], of["unrouted"], of["sample"]) == (0, 0, RATE)
@@ -114,7 +114,8 @@ def test_nfcapd_has_the_flows(lab, collect):
     wires.router = lab.router(wires.inside, PORTS + STATIC_NEIGHBOURS + IPFIX % (9002, RATE, "templates_s = 1"))
     frames, flows = both_families(8000)
     send(wires, frames)
-    wait_for(lambda: is_idle(wires.router, "ipfix"), 20)
+    assert wait_for(lambda: exporter(wires.router, "ipfix")["flows"] > 0, 20)
+    assert wait_for(lambda: exporter(wires.router, "ipfix")["flows"] == 0, 20)
     of = exporter(wires.router, "ipfix")
     assert (of["lost"], of["unrouted"]) == (0, 0)
     records = [record for record in collector.records() if record["proto"] == 17]
@@ -138,7 +139,7 @@ def test_datagrams_have_packets_and_routes(lab, collect):
     frames = [frame(1), frame(2, 6), from_left("10.0.1.2", "10.0.1.1"), from_left("10.0.1.2", "203.0.113.9")]
     for sent in frames:
         wires.left.send(sent)
-        wait_for(lambda: is_idle(wires.router, "sflow"), 20)
+        assert wait_for(lambda: is_idle(wires.router, "sflow"), 20)
     heads, samples = read(sink, 4)
     assert [head["sequence"] for head in heads] == list(range(1, len(heads) + 1))
     assert {head["agent"] for head in heads} == {"10.0.1.1"}
@@ -179,7 +180,7 @@ def test_a_collector_that_is_not_there_is_counted(lab, collect):
     frames, _ = both_families(200)
     for begin in range(0, 200, 20):
         send(wires, frames[begin:begin + 20])
-        wait_for(lambda: is_idle(wires.router, "sflow"), 20)
+        assert wait_for(lambda: is_idle(wires.router, "sflow"), 20)
     refused_, there, unreachable = exporter(wires.router, "sflow")["collectors"]
     assert refused_["errors"] > 0 and "refused" in refused_["last_error"]
     assert unreachable["errors"] > 0 and unreachable["datagrams"] == 0 and "nreachable" in unreachable["last_error"]
@@ -187,7 +188,7 @@ def test_a_collector_that_is_not_there_is_counted(lab, collect):
     assert sum(len(sflow(datagram)[1]) for datagram in sink.drain()) == 200
     log = wires.router.log()
     assert log.count("collector 203.0.113.9:6343") == 1 and "datagrams for it are lost" in log
-    wait_for(lambda: scrape(tcp(wires.inside)).of("turnpike_export_records_total", exporter="sflow") == 200, 20)
+    assert wait_for(lambda: scrape(tcp(wires.inside)).of("turnpike_export_records_total", exporter="sflow") == 200, 20)
     samples = scrape(tcp(wires.inside))
     assert samples.of("turnpike_export_errors_total", exporter="sflow", collector="203.0.113.9:6343") > 0
     wires.router.stop()
@@ -233,7 +234,7 @@ def test_a_hanging_exporter_holds_nothing_up(lab, collect):
     with held_thread(wires.router.thread("export")):
         for _ in range(100):
             send(wires, [frame(1)] * 50)
-    wait_for(lambda: exporter(wires.router, "sflow")["exported"] == 4096, 20)
+    assert wait_for(lambda: exporter(wires.router, "sflow")["exported"] == 4096, 20)
     of = exporter(wires.router, "sflow")
     assert (of["sampled"], of["lost"]) == (5000, 5000 - 4096)
     sink.drain()

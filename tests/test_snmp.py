@@ -40,7 +40,7 @@ def net(lab, request):
     snmpd = Snmpd(wires.inside)
     request.addfinalizer(snmpd.close)
     wires.router = lab.router(wires.inside, config(snmpd))
-    wait_for(lambda: is_ready(wires.router), 20)
+    assert wait_for(lambda: is_ready(wires.router), 20)
     return wires, snmpd
 
 
@@ -74,7 +74,7 @@ def test_interfaces_are_those_of_show_interfaces(net):
             assert columns["narrow 16"][number] == str(of["tx_bytes"])
         return True
 
-    wait_for(agrees, 30, 1.2)
+    assert wait_for(agrees, 30, 1.2)
     assert snmpd.run("snmpget", IF_NUMBER) == [(IF_NUMBER, "INTEGER", "4")]
     assert snmpd.walk(f"{IF}.6")["1"] == "02 00 00 00 01 01"
     assert list(snmpd.walk(IF_STACK)) == ["0.2", "0.65", "0.66", "1.0", "2.0", "65.1", "66.0"]
@@ -115,7 +115,7 @@ def test_routes_are_those_of_show_routes(net):
     apply(wires.router, config(snmpd) + 'for n = 0, 999 do turnpike.route(string.format("100.%d.%d.0/24", 64 + n / 256, n % 256)) '
           '{ via = "10.0.2.2" } end\n')
     # Rows are up to a second old.
-    wait_for(lambda: set(snmpd.walk(f"{ROUTES}.7", bulk=True)) == rows(wires.router), 20)
+    assert wait_for(lambda: set(snmpd.walk(f"{ROUTES}.7", bulk=True)) == rows(wires.router), 20)
     assert len(rows(wires.router)) > 1000
     wires.router.stop()
 
@@ -123,10 +123,10 @@ def test_routes_are_those_of_show_routes(net):
 def test_an_agent_that_starts_again_has_them_again(net):
     wires, snmpd = net
     snmpd.kill()
-    wait_for(lambda: state(wires.router)["state"] == "connecting", 20)
+    assert wait_for(lambda: state(wires.router)["state"] == "connecting", 20)
     assert state(wires.router)["last_error"]
     snmpd.start()
-    wait_for(lambda: is_ready(wires.router), 60)
+    assert wait_for(lambda: is_ready(wires.router), 60)
     assert state(wires.router)["sessions"] == 2
     assert len(snmpd.walk(f"{IF_X}.1")) == 4
     wires.router.stop()

@@ -24,7 +24,7 @@ class Nfdump:
             program, "-w", self.directory / "flows", "-b", "127.0.0.1", "-p", port, "-t", "3600",
             stdout=self.log, stderr=self.log)
         self.namespace, self.port = namespace, port
-        wait_for(lambda: self.waiting() is not None, 10)
+        assert wait_for(lambda: self.waiting() is not None, 10)
 
     def waiting(self):
         """Bytes that its socket holds; None without a socket."""
@@ -33,7 +33,7 @@ class Nfdump:
 
     def records(self):
         """Ends it, once it has read what has come, and returns its records."""
-        wait_for(lambda: self.waiting() == 0, 20)
+        assert wait_for(lambda: self.waiting() == 0, 20)
         stop_process(self.process, 20)
         self.log.flush()
         files = sorted(file for file in (self.directory / "flows").glob("nfcapd.2*"))

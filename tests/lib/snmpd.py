@@ -35,7 +35,7 @@ class Snmpd:
         with open(self.directory / "log", "ab") as log:
             self.process = self.namespace.spawn(
                 "snmpd", "-f", "-Lo", "-C", "-c", self.directory / "snmpd.conf", "-r", stdout=log, stderr=log, env=env)
-        wait_for(lambda: f":{self.port} " in self.namespace.run("ss", "-Hnlu").stdout, 20)
+        assert wait_for(lambda: f":{self.port} " in self.namespace.run("ss", "-Hnlu").stdout, 20)
 
     def kill(self):
         """Ends it without a word to its subagents."""
