@@ -57,12 +57,12 @@ test-long: export PYTEST_TIMEOUT = 0
 test-long: unit scenarios
 
 # One build is for the unit tests and the scenarios, with the checks of arithmetic on and with a step that
-# has a defect, which one scenario puts into its graph. `acl`, `fib` and `wire` are built once more by themselves,
+# has a defect, which one scenario puts into its graph. `acl`, `agentx`, `fib`, `samples` and `wire` are built once more by themselves,
 # where no DPDK can be found: they must not need it.
 FAULTY = --features turnpike/faulty-step
 unit: deps
 	$(CARGO) test --locked --workspace $(FAULTY)
-	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) test --locked --no-run -p acl -p fib -p wire
+	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) test --locked --no-run -p acl -p agentx -p fib -p samples -p wire
 
 # Scenarios mostly wait, so more run at a time than there are cores. Those that measure time run alone. 5 says
 # that PYTEST chose none of them.

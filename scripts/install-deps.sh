@@ -22,6 +22,10 @@ needs=(
     command:keepalived          keepalived
     command:dnsmasq             dnsmasq-base
     command:promtool            prometheus
+    command:nfcapd              nfdump
+    command:sfcapd              nfdump-sflow
+    command:snmpd               snmpd
+    command:snmpwalk            snmp
     command:chromedriver        chromium-driver
     file:/bin/busybox           busybox-static
     command:valgrind            valgrind

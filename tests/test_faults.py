@@ -31,7 +31,7 @@ OWNER = "owner"
 # Names of the router's threads, and whether packets wait for them. A new thread needs a line.
 THREADS = {
     "forwarder-0": True, "slow-path-0": False, "netlink": False, "fpm": False, "api": False, "signals": False,
-    "owner-aside": False, "api-aside": False, "quarantine": False, "multicast": False, "holder-watch": False, "web": False, "eal-intr-thread": False, OWNER: False,
+    "owner-aside": False, "api-aside": False, "quarantine": False, "multicast": False, "holder-watch": False, "web": False, "export": False, "eal-intr-thread": False, OWNER: False,
 }  # fmt: skip
 
 
@@ -42,7 +42,7 @@ class Net:
         self.machine = Machine(lab, "router")
         self.left = host(self.machine, "left", "left", "10.0.1.2", "10.0.1.1", "fd00:1::2", "fd00:1::1")
         self.right = host(self.machine, "right", "right", "10.0.2.2", "10.0.2.1", "fd00:2::2", "fd00:2::1")
-        self.machine.start('"kernel", "fpm"', 'turnpike.api { listen = "127.0.0.1:8181" }\n' + config)
+        self.machine.start('"kernel", "fpm"', 'turnpike.api { listen = "127.0.0.1:8181" } turnpike.sflow { collector = "127.0.0.1", sample = 9 }\n' + config)
         self.router = self.machine.router
         for address in ("10.0.2.2", "fd00:2::2"):
             assert reaches(self.left, address)

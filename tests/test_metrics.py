@@ -28,6 +28,9 @@ turnpike.filter "guard" {
 }
 turnpike.route "198.51.100.0/24" { via = "10.0.2.2" }
 turnpike.routes_from { "kernel" }
+turnpike.sflow { collector = "127.0.0.1", sample = 1000 }
+turnpike.ipfix { collector = "127.0.0.1", sample = 1000 }
+turnpike.snmp {}
 turnpike.vrf "blue" {}
 local seen = turnpike.counter "seen"
 local look = turnpike.step "look" { process = function(batch, mask) seen:add(1) return mask end }

@@ -287,6 +287,7 @@ fn show_word(show: &Show) -> &'static str {
         Show::Flows { .. } => "flows",
         Show::Multicast => "multicast",
         Show::Mirrors => "mirrors",
+        Show::Exporters => "exporters",
         Show::Forwarders => "forwarders",
         Show::Rss => "rss",
         Show::ControlQueues => "control-queues",

@@ -67,6 +67,8 @@ pub enum Show {
     Multicast,
     /// `Vec<`[`Mirror`]`>`: the mirror sessions, in the order of the configuration.
     Mirrors,
+    /// [`Exporters`]: sFlow, IPFIX, their collectors, the SNMP agent.
+    Exporters,
     /// [`Forwarders`]: the work, core and load of each.
     Forwarders,
     /// `Vec<`[`Rss`]`>`: the distribution of received packets, by port.
@@ -180,6 +182,77 @@ pub struct Mirror {
     pub bytes: u64,
     /// Copies lost: without a buffer, or because the analyser's port was full or down, or the analyser not to be reached.
     pub dropped: u64,
+}
+
+/// Exporters of samples.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Exporters {
+    /// In the order of sFlow, IPFIX.
+    pub exporters: Vec<Exporter>,
+    /// The SNMP agent to which the router gives objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snmp: Option<Snmp>,
+}
+
+/// An SNMP agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Snmp {
+    /// The path of its AgentX socket.
+    pub agentx: String,
+    /// `ready`, or `connecting`.
+    pub state: String,
+    /// Sessions so far.
+    pub sessions: u64,
+    /// Requests answered.
+    pub requests: u64,
+    /// Reason for which the last session ended, or could not be opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+}
+
+/// An exporter of samples.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Exporter {
+    /// `sflow` or `ipfix`.
+    pub name: String,
+    /// One of so many packets is sampled.
+    pub sample: u32,
+    /// Packets sampled.
+    pub sampled: u64,
+    /// Samples lost, as the exporter had no time for them.
+    pub lost: u64,
+    /// Samples of IP packets without a route, as the router had no time to look it up.
+    pub unrouted: u64,
+    /// Samples that are no IP packets, which have no flow.
+    pub ignored: u64,
+    /// Samples of packets sent, or flows.
+    pub exported: u64,
+    /// Samples of interfaces' counters sent; absent with IPFIX.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters: Option<u64>,
+    /// Flows in the cache; absent with sFlow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flows: Option<u64>,
+    /// Its collectors.
+    pub collectors: Vec<Collector>,
+}
+
+/// A collector of samples.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Collector {
+    /// Its address and UDP port.
+    pub address: String,
+    /// Datagrams sent to it.
+    pub datagrams: u64,
+    /// Bytes of them, from the UDP header's end on.
+    pub bytes: u64,
+    /// Datagrams lost for lack of room in the socket or its device.
+    pub dropped: u64,
+    /// Datagrams that could not be sent, and reports that nothing listens there.
+    pub errors: u64,
+    /// The last of those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
 }
 
 /// Copies for an analyser behind routers: ERSPAN type II.

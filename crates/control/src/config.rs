@@ -40,6 +40,9 @@
 //! turnpike.metrics { socket = "/run/turnpike-metrics.sock", group = "prometheus", listen = "127.0.0.1:9477" }
 //! turnpike.api     { socket = "/run/turnpike-api.sock", group = "netops", listen = "127.0.0.1:8479" }
 //! turnpike.access  { read = { "group:netops" }, configure = { "alice" } }
+//! turnpike.sflow { collector = "192.0.2.9:6343", sample = 1000, counters_s = 20 }
+//! turnpike.ipfix { collector = "192.0.2.9:4739", sample = 1000, active_s = 60, inactive_s = 15 }
+//! turnpike.snmp  { agentx = "/var/agentx/master" }
 //! turnpike.command "total" { help = "All packets", run = function(args) … return text end }
 //! local mark = turnpike.step "mark" { process = function(batch, mask) … return mask end }
 //! turnpike.graph:insert_after("ip4-validate", mark)         -- see docs/steps.md
@@ -54,6 +57,7 @@ mod annotations;
 pub mod click;
 mod diff;
 mod error;
+pub mod exports;
 mod found;
 #[cfg(any(test, feature = "testing"))]
 pub mod hostile_rules;
@@ -91,6 +95,7 @@ use dataplane::mirror_sessions::{self, Destination, MIRROR};
 use dataplane::plan::Plans;
 use dataplane::polling::{BUDGET, MODERATION, Wait};
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
+use dataplane::samples::SAMPLES;
 use dataplane::shed::Shedding;
 use dataplane::steps::{DHCP_RELAY, FILTER_IN, FILTER_OUT, POLICY_ROUTE};
 use dataplane::transmit::QueueConfig;
@@ -108,6 +113,7 @@ use crate::rib::{self, Resilient, RouteKind};
 pub use annotations::ANNOTATIONS;
 pub use diff::{Changes, Diff, Effect, Setting, Unit};
 pub use error::{ConfigError, ConfigErrors};
+pub use exports::{Ipfix, Sampled, Sflow, Snmp};
 pub use found::Found;
 pub use machine::{
     Machine, Strictness, check_change, check_machine, check_machine_with, interfaces_by_mac,
@@ -190,6 +196,12 @@ pub struct Config {
     pub api: Option<Api>,
     /// The roles of users; `None`: root and the router's user have all rights, and others none.
     pub access: Option<Access>,
+    /// Samples and counters in sFlow; `None`: there are none.
+    pub sflow: Option<Sflow>,
+    /// Flows of samples in IPFIX; `None`: there are none.
+    pub ipfix: Option<Ipfix>,
+    /// The SNMP agent; `None`: there is none.
+    pub snmp: Option<Snmp>,
     /// Commands in Lua.
     pub commands: Vec<Command>,
     /// The paths of packets through steps.
@@ -474,6 +486,8 @@ pub struct Interface {
     pub has_vlans: bool,
     /// True for the interface of a port whose received packets are mirrored, or of an analyser's port.
     pub is_mirrored: bool,
+    /// True for the interface of a port whose received packets are sampled.
+    pub is_sampled: bool,
     /// True for a bond, and for the interface of a port that belongs to one.
     pub is_bonded: bool,
     /// Its host interface, if it has one: as configured, else if there is another source of routes for
@@ -509,6 +523,7 @@ impl Interface {
         };
         all.with(VLANS, self.has_vlans.into())
             .with(MIRROR, self.is_mirrored.into())
+            .with(SAMPLES, self.is_sampled.into())
             .with(BONDS, self.is_bonded.into())
             .with(FILTER_IN, filter(&self.filter_in, &self.filter_out))
             .with(FILTER_OUT, filter(&self.filter_out, &self.filter_in))
@@ -528,6 +543,7 @@ impl Interface {
             filter_out: None,
             has_vlans: self.has_vlans,
             is_mirrored: self.is_mirrored,
+            is_sampled: self.is_sampled,
             is_bonded: self.is_bonded,
             host: None,
             ttl_security: None,

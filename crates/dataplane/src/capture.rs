@@ -1,21 +1,16 @@
 //! Captures: copies of packets for an operator, made while one is running.
 //!
 //! ```text
-//!   CaptureWatch, DropCapture --> free record --> filled --> queue --> API thread --> client
-//!                                     ^                                  |
-//!                                     +------------- empty --------------+
+//!   CaptureWatch, DropCapture --> records.rs --> API thread --> client
 //! ```
 //!
 //! A [`CaptureWatch`] is the [`Watch`] of one forwarder: it looks at the packets in front of steps and behind them. A
-//! [`DropCapture`] is the [`DropObserver`] of one unit: it sees the packets that are dropped outside the graph.
-//!
-//! Records are made when the capture begins, so forwarders neither allocate nor wait: a packet that finds no free record
-//! is counted as lost. That also bounds the time that a capture takes from forwarding.
+//! [`DropCapture`] is the [`DropObserver`] of one unit: it sees the packets that are dropped outside the graph. A packet that
+//! finds no free record is counted as lost.
 
+use std::iter::once;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use crossbeam_queue::ArrayQueue;
 use wire::ethernet::{customer_tag, with_tag};
 
 use crate::batch::Batch;
@@ -24,6 +19,7 @@ use crate::filters::{FilterTable, SIEVED, Sieve};
 use crate::interface::InterfaceId;
 use crate::mask::Mask;
 use crate::reason::{DropOrigin, DropReason, PuntReason};
+use crate::records::{Records, keep};
 use crate::shape::{Shape, Target};
 use crate::watch::{Place, Selection, Watch};
 
@@ -113,30 +109,23 @@ pub struct Capture {
     what: What,
     interface: Option<InterfaceId>,
     snap: usize,
-    free: ArrayQueue<Box<Record>>,
-    full: ArrayQueue<Box<Record>>,
-    lost: AtomicU64,
+    records: Records<Record>,
 }
 
 impl Capture {
     /// Creates it with all its records. `interface`: only packets of this one; `snap`: bytes kept of each.
     pub fn new(what: What, interface: Option<InterfaceId>, snap: usize) -> Self {
         let count = (ROOM / (snap + size_of::<Record>())).clamp(RECORDS.0, RECORDS.1);
-        let free = ArrayQueue::new(count);
-        for _ in 0..count {
-            let record = Record {
-                at: 0,
-                interface: 0,
-                event: Event::Received,
-                is_outbound: false,
-                place: None,
-                length: 0,
-                frame: Vec::with_capacity(snap),
-            };
-            // There is room for as many.
-            let _ = free.push(Box::new(record));
-        }
-        Self { what, interface, snap, free, full: ArrayQueue::new(count), lost: AtomicU64::new(0) }
+        let record = || Record {
+            at: 0,
+            interface: 0,
+            event: Event::Received,
+            is_outbound: false,
+            place: None,
+            length: 0,
+            frame: Vec::with_capacity(snap),
+        };
+        Self { what, interface, snap, records: Records::new(count, record) }
     }
 
     /// The interface whose packets are wanted.
@@ -146,12 +135,12 @@ impl Capture {
 
     /// The oldest record, to be given back.
     pub fn take(&self) -> Option<Box<Record>> {
-        self.full.pop()
+        self.records.take()
     }
 
     /// The number of records to be taken.
     pub fn waiting(&self) -> usize {
-        self.full.len()
+        self.records.waiting()
     }
 
     /// Takes a record back.
@@ -159,13 +148,12 @@ impl Capture {
         record.frame.clear();
         // Not by a forwarder, if it is the last user of a former graph's form.
         record.place = None;
-        // There is room for all.
-        let _ = self.free.push(record);
+        self.records.give_back(record);
     }
 
     /// Packets that found no free record.
     pub fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+        self.records.lost()
     }
 
     /// Records a packet, with the tag that its device removed or is to insert.
@@ -195,21 +183,16 @@ impl Capture {
     }
 
     fn put(&self, seen: Seen, bytes: Parts<'_>) {
-        let Some(mut record) = self.free.pop() else {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
+        let Some(mut record) = self.records.free() else { return };
         let (at, mut length) = (dpdk::tsc(), 0);
         bytes(&mut |part| {
-            let room = self.snap - record.frame.len();
-            record.frame.extend_from_slice(&part[..part.len().min(room)]);
+            keep(&mut record.frame, self.snap, once(part));
             length += part.len();
         });
         let Seen { event, interface, is_outbound, place } = seen;
         (record.at, record.interface, record.event, record.length) = (at, interface, event, length);
         (record.is_outbound, record.place) = (is_outbound, Some(place));
-        // There is room for all.
-        let _ = self.full.push(record);
+        self.records.put(record);
     }
 
     /// Returns true if drops for this reason are captured.

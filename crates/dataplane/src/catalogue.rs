@@ -392,6 +392,7 @@ mod tests {
             names,
             [
                 "mirror",
+                "samples",
                 "bonds",
                 "vlans",
                 "reverse_path",

@@ -17,7 +17,7 @@ use crate::tables::Tables;
 const FIRST: &str = "mirror-in";
 
 const PATHS: [(&str, &[&str]); 7] = [
-    ("mirror-in.ok", &["bond-input", "vlan-input", "classify"]),
+    ("mirror-in.ok", &["sample-in", "bond-input", "vlan-input", "classify"]),
     (
         "classify.ip4",
         &[

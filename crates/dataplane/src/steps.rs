@@ -31,6 +31,7 @@ mod redirect;
 mod reset;
 mod resolve;
 mod reverse_path;
+mod sample_in;
 mod steer;
 mod toolbox;
 mod vlan_input;
@@ -66,6 +67,7 @@ pub use prohibit::Prohibit;
 pub use redirect::{REDIRECTS, Redirect, RedirectGates};
 pub use reset::Reset;
 pub use reverse_path::{Ip4ReversePath, Ip6ReversePath, REVERSE_PATH, ReversePath};
+pub use sample_in::SampleIn;
 pub use steer::named_hop;
 pub use toolbox::{
     Dumps, Meters, OrderNumber, Printed, PrintedPacket, Sources, order_number, with_order_number,

@@ -19,6 +19,7 @@ use dataplane::interface::{InterfaceId, InterfaceInfo};
 use dataplane::mirror_sessions::Sessions;
 use dataplane::plan::Plans;
 use dataplane::router_filter::RouterFilter;
+use dataplane::samples::SampleTable;
 use dataplane::shed_filter::ShedFilter;
 use dataplane::spread_filter::SpreadFilter;
 use dataplane::steps::named_hop;
@@ -133,6 +134,7 @@ impl GraphMaker {
         let vlans = virtuals::vlans(config, ports, &bonds.get());
         self.tables.common().vlans.set(Arc::new(vlans));
         self.tables.common().mirrors.set(Arc::new(self.mirror_sessions(config)));
+        self.tables.common().shared.get::<SampleTable>().set(config.samplings());
         let sets = self.sets.declare(&config.sets)?;
         self.filters = filters(config, &self.filters, &sets)?;
         self.tables.common().filters.set(self.filters.clone());

@@ -18,6 +18,7 @@ mod carriers;
 mod control_rules;
 mod control_socket;
 mod events;
+mod export;
 mod fd_store;
 mod flow_rules;
 mod forwarders;

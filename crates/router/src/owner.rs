@@ -43,6 +43,7 @@
 //! | `load.rs` | load of forwarders, and their queues |
 //! | `trace.rs`, `captures.rs`, `watches.rs` | traces and captures of packets |
 //! | `api.rs` | the API over HTTP, roles of users |
+//! | `exports.rs` | the thread of exporters: its settings, answers to it |
 //! | `metrics.rs` | the state for scrapes of metrics |
 //! | `state.rs` | what the owner holds, by concern |
 
@@ -56,6 +57,7 @@ mod commands;
 mod configurations;
 mod control_queues;
 mod events;
+mod exports;
 mod faults;
 mod fibs;
 mod filter_log;
@@ -111,6 +113,7 @@ use slowpath::Event;
 use tokio::sync::mpsc;
 
 use super::Listeners;
+use super::export;
 use super::last_resort::Course;
 use super::manager::State;
 use super::ports::{OpenPort, Ports};
@@ -244,6 +247,8 @@ impl Owner {
         self.follow_interfaces().await;
         self.serve_metrics(metrics);
         self.serve_api(api);
+        let config = self.configurations.current.clone();
+        self.serve_exports(&config);
         self.publish_metrics();
         Ok(())
     }
@@ -313,7 +318,9 @@ impl Owner {
         // Clients that wait for an answer get an error.
         self.serving.inputs = None;
         self.serving.later = Later::default();
-        course.enter("the threads of the API and of metrics");
+        course.enter("the threads of the API, of exporters and of metrics");
+        // It gets no more answers.
+        self.serving.exports.take().into_iter().for_each(export::Service::end);
         self.serving.service = None;
         self.serving.metrics = None;
         self.serving.api = None;

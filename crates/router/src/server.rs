@@ -46,6 +46,7 @@ use web::Patient;
 
 use super::Listeners;
 use super::control_socket::{self, ControlSockets};
+use super::export::Ask;
 use super::owner::CaptureAsker;
 use super::runtime;
 use super::scripts::Scripts;
@@ -78,6 +79,8 @@ pub enum Question {
     Capture(CaptureRequest, CaptureAsker),
     /// It has ended.
     EndCapture(Arc<Capture>),
+    /// Of the thread of exporters.
+    Export(Ask),
 }
 
 /// A page of routes.
@@ -563,7 +566,7 @@ mod tests {
                 Question::Capture(_, answer) => {
                     let _ = answer.send(Err("no captures here".to_owned()));
                 }
-                Question::EndCapture(_) => {}
+                Question::EndCapture(_) | Question::Export(_) => {}
                 Question::Page(filter, _, answer) if filter.source.is_some() => {
                     let _ = answer.send(Err("no such source".to_owned()));
                 }

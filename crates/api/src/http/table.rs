@@ -7,9 +7,9 @@ use super::{Form, Method, Operation, Role, RoutePage};
 use crate::report::topology::Topology;
 use crate::report::{
     Applied, Bond, Change, ChangePlan, ClickElement, Command, Configuration, ControlQueue,
-    Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, HandlerAnswer, HistoryEntry,
-    Interface, Mirror, Multicast, Neighbour, Overview, Policing, Port, PortQueue, PrefixSet,
-    RouteAnswer, RouteSummary, Rss, Saved, SourceReport, Status, Steps, Trace, Vrf,
+    Counters, Exporters, Filter, FilterVerdict, Flows, Forwarders, Graph, HandlerAnswer,
+    HistoryEntry, Interface, Mirror, Multicast, Neighbour, Overview, Policing, Port, PortQueue,
+    PrefixSet, RouteAnswer, RouteSummary, Rss, Saved, SourceReport, Status, Steps, Trace, Vrf,
 };
 
 fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
@@ -80,6 +80,7 @@ pub static OPERATIONS: &[Operation] = &[
         .defaults(r#"{"most":100}"#).example(r#"{"most":10}"#),
     show("/v1/multicast", &["show", "multicast"], of::<Vec<Multicast>>, "Multicast routes"),
     show("/v1/mirrors", &["show", "mirrors"], of::<Vec<Mirror>>, "Mirror sessions"),
+    show("/v1/exporters", &["show", "exporters"], of::<Exporters>, "Exporters of samples, collectors, the SNMP agent"),
     show("/v1/forwarders", &["show", "forwarders"], of::<Forwarders>, "Forwarders: cores, load, interference"),
     show("/v1/rss", &["show", "rss"], of::<Vec<Rss>>, "Distribution of received packets"),
     show("/v1/control-queues", &["show", "control-queues"], of::<Vec<ControlQueue>>, "Queues for control traffic"),

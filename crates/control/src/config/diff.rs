@@ -567,6 +567,9 @@ impl Config {
                 *port = number(*port);
             }
         }
+        for ports in self.sampled_mut().filter_map(|sampled| sampled.ports.as_mut()) {
+            ports.iter_mut().for_each(|port| *port = number(*port));
+        }
         for (ports, _) in &mut self.graphs.by_port {
             ports.iter_mut().for_each(|port| *port = number(*port));
         }

@@ -241,6 +241,7 @@ impl<'a> Present<'a> {
             filter_out: software(&below.filter_out),
             has_vlans: false,
             is_mirrored: false,
+            is_sampled: false,
             is_bonded: false,
             host: Some(HostInterface { in_kernel: true, ..host.clone() }),
             ttl_security: below.ttl_security,

@@ -80,12 +80,15 @@ pub(super) enum Keyword {
     Metrics,
     Api,
     Access,
+    Sflow,
+    Ipfix,
+    Snmp,
     Element,
     ControlSocket,
 }
 
 impl Keyword {
-    const ALL: [Self; 32] = [
+    const ALL: [Self; 35] = [
         Self::Port,
         Self::Bond,
         Self::Vlan,
@@ -116,6 +119,9 @@ impl Keyword {
         Self::Metrics,
         Self::Api,
         Self::Access,
+        Self::Sflow,
+        Self::Ipfix,
+        Self::Snmp,
         Self::Element,
         Self::ControlSocket,
     ];
@@ -154,6 +160,9 @@ impl Keyword {
             Self::Metrics => "metrics",
             Self::Api => "api",
             Self::Access => "access",
+            Self::Sflow => "sflow",
+            Self::Ipfix => "ipfix",
+            Self::Snmp => "snmp",
         }
     }
 

@@ -22,10 +22,10 @@ use slowpath::{Advertise, Discovery, Icmp, InterfaceSettings, Preference, Prefix
 
 use super::{
     Access, Api, Bond, Command, Config, ControlSocket, Cores, DEFAULT_VRF, Driver, Element, Events,
-    Fib, Filter, Forwarders, Forwarding, Fpm, HttpListeners, Import, Interface, KernelRoutes,
-    LOOPBACK, LacpSettings, LinkWish, Log, Loopback, Memory, Mirror, MulticastRoute, NamedNextHop,
-    Neighbour, Port, PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, SetRoutes, Slowpath,
-    Telnet, Tls, Vlan, Vrf, Wire, action_name,
+    Fib, Filter, Forwarders, Forwarding, Fpm, HttpListeners, Import, Interface, Ipfix,
+    KernelRoutes, LOOPBACK, LacpSettings, LinkWish, Log, Loopback, Memory, Mirror, MulticastRoute,
+    NamedNextHop, Neighbour, Port, PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, Sampled,
+    SetRoutes, Sflow, Slowpath, Snmp, Telnet, Tls, Vlan, Vrf, Wire, action_name,
 };
 use crate::rib;
 
@@ -111,6 +111,8 @@ pub enum Unit {
     Api,
     /// The roles of users.
     Access,
+    /// Exporters of samples, and the SNMP agent.
+    Export,
     /// Commands in Lua.
     Commands,
     /// Elements of Click, for their handlers.
@@ -184,6 +186,9 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         metrics,
         api,
         access,
+        sflow,
+        ipfix,
+        snmp,
         commands,
         graphs,
         script,
@@ -304,6 +309,11 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
             let holders = some(holders.iter().map(ToString::to_string), "only root");
             list.live(Unit::Access, format!("access: {role}"), holders);
         }
+    }
+    sflow.iter().for_each(|sflow| list.sflow(sflow));
+    ipfix.iter().for_each(|ipfix| list.ipfix(ipfix));
+    if let Some(Snmp { agentx }) = snmp {
+        list.live(Unit::Export, "snmp: agentx", agentx.display());
     }
     list.graphs(graphs);
     script.iter().flat_map(|script| &script.steps).for_each(|step| list.step(step));
@@ -443,6 +453,7 @@ impl OfPort<'_, '_> {
             filter_out,
             has_vlans: _,
             is_mirrored: _,
+            is_sampled: _,
             is_bonded: _,
             host,
             ttl_security,
@@ -706,6 +717,36 @@ impl List<'_> {
         });
         let value = format!("{} -> {}", port_name(self.names, *from), some(to, "nowhere"));
         self.live(Unit::Multicast, format!("multicast {group} from {source}"), value);
+    }
+
+    fn sflow(&mut self, sflow: &Sflow) {
+        let Sflow { sampled, agent, header, counters } = sflow;
+        self.sampled("sflow", sampled);
+        self.graph("sflow: header", header);
+        self.live(Unit::Export, "sflow: agent", or(*agent, "an interface's address"));
+        self.live(Unit::Export, "sflow: counters_s", or(counters.map(seconds), "off"));
+    }
+
+    fn ipfix(&mut self, ipfix: &Ipfix) {
+        let Ipfix { sampled, active, inactive, domain, flows, templates } = ipfix;
+        self.sampled("ipfix", sampled);
+        self.live(Unit::Export, "ipfix: active_s", seconds(*active));
+        self.live(Unit::Export, "ipfix: inactive_s", seconds(*inactive));
+        self.live(Unit::Export, "ipfix: domain", domain);
+        self.live(Unit::Export, "ipfix: flows", flows);
+        self.live(Unit::Export, "ipfix: templates_s", seconds(*templates));
+    }
+
+    /// Samples are taken by the forwarders' graphs.
+    fn sampled(&mut self, statement: &str, sampled: &Sampled) {
+        let Sampled { collectors, source, ports, sample } = sampled;
+        let collectors = some(collectors.iter().map(ToString::to_string), "none");
+        self.live(Unit::Export, format!("{statement}: collector"), collectors);
+        self.live(Unit::Export, format!("{statement}: source"), or(*source, "the kernel's choice"));
+        let names = ports.iter().flatten().map(|port| port_name(self.names, (*port).into()));
+        let names = some(names.map(str::to_owned), if ports.is_some() { "none" } else { "all" });
+        self.graph(format!("{statement}: interfaces"), names);
+        self.graph(format!("{statement}: sample"), sample);
     }
 
     /// Sessions are part of the forwarders' graphs.

@@ -1318,7 +1318,7 @@ fn the_other_statements_are_checked_too() {
 
 #[test]
 fn statements_that_are_not_understood_are_explained() {
-    const KNOWN: &str = "known: port, bond, vlan, loopback, route, neighbour, next_hop, prefix_set, filter, import, multicast, mirror, vrf, routes_from, fpm, cores, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, metrics, api, access, element, control_socket, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
+    const KNOWN: &str = "known: port, bond, vlan, loopback, route, neighbour, next_hop, prefix_set, filter, import, multicast, mirror, vrf, routes_from, fpm, cores, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, metrics, api, access, sflow, ipfix, snmp, element, control_socket, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),
@@ -1711,7 +1711,7 @@ fn what_is_wrong_with_a_graph_is_said_with_its_line() {
     assert_eq!(
         graph("g:insert_after('ip4-validat', 'ip4-ttl')"),
         [
-            "5: graph: step \"ip4-validat\" not found in the graph; did you mean \"ip4-validate\"? known: mirror-in, bond-input, vlan-input, classify, ip4-prefetch, ip4-checksum-offload, \
+            "5: graph: step \"ip4-validat\" not found in the graph; did you mean \"ip4-validate\"? known: mirror-in, sample-in, bond-input, vlan-input, classify, ip4-prefetch, ip4-checksum-offload, \
           ip4-validate, ip4-reverse-path, ip4-filter-in, ip4-policy-route, ip4-lookup, ip4-ttl, ip4-filter-out, ip4-redirect, ip4-mtu, ip4-rewrite, vlan-output, \
           bond-output, ip6-checksum-offload, ip6-validate, ip6-reverse-path, ip6-filter-in, ip6-policy-route, ip6-lookup, ip6-hop-limit, ip6-filter-out, ip6-redirect, \
           ip6-mtu, ip6-rewrite, ip4-multicast, ip6-multicast"
@@ -1740,7 +1740,7 @@ fn what_is_wrong_with_a_graph_is_said_with_its_line() {
     assert_eq!(
         when,
         [
-            "5: graph: when = \"redirect\" unknown; did you mean \"redirects\"? known: mirror, bonds, vlans, reverse_path, \
+            "5: graph: when = \"redirect\" unknown; did you mean \"redirects\"? known: mirror, samples, bonds, vlans, reverse_path, \
           filter_in, policy_route, redirects, filter_out"
         ]
     );

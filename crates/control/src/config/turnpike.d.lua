@@ -1012,6 +1012,49 @@
 ---An address that others than this machine reach is meant. Default: false.
 ---@field public public? boolean
 
+---Sampled packets and counters in sFlow version 5.
+---@class (exact) turnpike.SflowSettings
+---Address of each collector, with or without a UDP port, as "192.0.2.9:6343" or "[2001:db8::9]". Default port: 6343.
+---@field collector string|string[]
+---Source address of datagrams. Default: the kernel's choice.
+---@field source? string
+---The ports whose received packets are sampled; a bond means its ports. Default: all.
+---@field interfaces? string|string[]
+---One of so many packets is sampled, at random, 1 to 16777216.
+---@field sample integer
+---The router's address in datagrams, by which collectors know it. Default: an interface's.
+---@field agent? string
+---Bytes of each sampled frame, 64 to 256. Default: 128.
+---@field header? integer
+---Seconds between two samples of an interface's counters, 0 to 86400; 0: none. Default: 20.
+---@field counters_s? integer
+
+---Flows of sampled packets in IPFIX.
+---@class (exact) turnpike.IpfixSettings
+---Address of each collector, with or without a UDP port, as "192.0.2.9:4739" or "[2001:db8::9]". Default port: 4739.
+---@field collector string|string[]
+---Source address of messages. Default: the kernel's choice.
+---@field source? string
+---The ports whose received packets are sampled; a bond means its ports. Default: all.
+---@field interfaces? string|string[]
+---One of so many packets is sampled, at random, 1 to 16777216.
+---@field sample integer
+---Longest time in seconds before a flow with packets is exported, 1 to 86400. Default: 60.
+---@field active_s? integer
+---Seconds without a packet after which a flow is exported, 1 to 86400, at most `active_s`. Default: 15.
+---@field inactive_s? integer
+---Number of the observation domain, 0 to 4294967295. Default: 1.
+---@field domain? integer
+---Most flows at a time, 64 to 1048576; a further one ends the one that would have ended first. Default: 65536.
+---@field flows? integer
+---Seconds between two transmissions of the templates, 1 to 86400. Default: 60.
+---@field templates_s? integer
+
+---Objects for an SNMP agent, by AgentX.
+---@class (exact) turnpike.SnmpSettings
+---Absolute path of the agent's socket. Default: "/var/agentx/master".
+---@field agentx? string
+
 ---The API over HTTP.
 ---@class (exact) turnpike.ApiSettings
 ---Absolute path of a Unix socket. Default: "/run/turnpike-api.sock", unless `listen` is given.
@@ -1681,6 +1724,18 @@ function turnpike.telnet(settings) end
 ---Serves metrics: turnpike.metrics { listen = "127.0.0.1:9477" }
 ---@param settings turnpike.MetricsSettings
 function turnpike.metrics(settings) end
+
+---Samples packets for sFlow collectors: turnpike.sflow { collector = "192.0.2.9", sample = 1000 }
+---@param settings turnpike.SflowSettings
+function turnpike.sflow(settings) end
+
+---Samples packets for IPFIX collectors: turnpike.ipfix { collector = "192.0.2.9", sample = 1000 }
+---@param settings turnpike.IpfixSettings
+function turnpike.ipfix(settings) end
+
+---Serves an SNMP agent: turnpike.snmp { agentx = "/var/agentx/master" }
+---@param settings turnpike.SnmpSettings
+function turnpike.snmp(settings) end
 
 ---Serves the API over HTTP: turnpike.api { listen = "127.0.0.1:8479" }
 ---@param settings turnpike.ApiSettings

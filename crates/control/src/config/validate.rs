@@ -5,6 +5,7 @@ mod advertise;
 mod bonds;
 mod cores;
 mod discovery;
+mod exports;
 mod filters;
 mod graphs;
 mod handlers;
@@ -191,9 +192,14 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let others = routes_from.any();
     routes::check_recursion(&mut context, (&routes, &next_hops), &imports, others, &forwarding);
     mirrors::tell_ports(&mirrors, &mut ports, (&bonds, &vlans));
+    let sflow = exports::sflow(&mut context, of(Keyword::Sflow), (&ports, &bonds));
+    let ipfix = exports::ipfix(&mut context, of(Keyword::Ipfix), (&ports, &bonds));
+    exports::tell_ports((sflow.as_ref(), ipfix.as_ref()), &mut ports);
     let graphs =
         graphs::read(&mut context, graphs, (&ports, &bonds, &vlans), (&filters, &categories));
     mirrors::check_graphs(&mut context, &mirrors, &graphs, &ports);
+    let exporter = of(Keyword::Sflow).chain(of(Keyword::Ipfix)).next();
+    exports::check_graphs(&mut context, exporter, &graphs, &ports);
     let neighbours = rest::neighbours(&mut context, &routes, of(Keyword::Neighbour));
     let multicast = multicast::read(&mut context, of(Keyword::Multicast));
     let others = mirrors::Others {
@@ -247,6 +253,9 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         metrics: metrics::read(&mut context, of(Keyword::Metrics)),
         access: access::roles(&mut context, of(Keyword::Access), api.as_ref()),
         api,
+        sflow,
+        ipfix,
+        snmp: exports::snmp(&mut context, of(Keyword::Snmp)),
     };
     context.errors.finish().map(|()| config)
 }

@@ -10,6 +10,7 @@ use crate::class::LEAST_TTL;
 use crate::features::Feature;
 use crate::graph::{Output, Step};
 use crate::mirror_sessions::MIRROR;
+use crate::samples::SAMPLES;
 use crate::vlan::VLANS;
 
 const IP4: Facts = Facts::IP4;
@@ -21,7 +22,7 @@ const ROUTED6: Facts = VALID6.with(Facts::ROUTED);
 const REWRITTEN: Facts = Facts::REWRITTEN;
 
 /// Features of the built-in steps, and [`LEAST_TTL`]. Each has a slot; the others are free for steps of other crates.
-const FEATURES: [Feature; 10] = [
+const FEATURES: [Feature; 11] = [
     REVERSE_PATH,
     REDIRECTS,
     FILTER_IN,
@@ -31,6 +32,7 @@ const FEATURES: [Feature; 10] = [
     LEAST_TTL,
     BONDS,
     MIRROR,
+    SAMPLES,
     DHCP_RELAY,
 ];
 
@@ -49,6 +51,10 @@ fn specs() -> Vec<StepSpec> {
             Box::new(MirrorIn::new(make.tables))
         })
         .present_if(MIRROR),
+        step("sample-in", sample_in::OUTPUTS, Facts::FRAME, &[], |make| {
+            Box::new(SampleIn::new(make.tables))
+        })
+        .present_if(SAMPLES),
         step("bond-input", bond_input::OUTPUTS, Facts::FRAME, &[], |make| {
             Box::new(BondInput::new(make.tables))
         })

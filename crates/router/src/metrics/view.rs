@@ -8,7 +8,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use api::report::{Class, Counters, Interference, QueueClass, Remote, SourceReport};
+use api::report::{
+    Class, Collector, Counters, Exporter, Exporters, Interference, QueueClass, Remote, SourceReport,
+};
 use control::rib::{RouteSource, Summary};
 use dataplane::bond::BondTable;
 use dataplane::counters::{BATCH_FILLS, ForwarderCounters};
@@ -73,6 +75,8 @@ pub struct View {
     pub tables: Arc<Tables>,
     /// The interfaces.
     pub interfaces: Vec<InterfaceView>,
+    /// Exporters of samples.
+    pub exporters: Exporters,
     /// Filters and flows.
     pub filters: Filters,
     /// Packets and bytes that devices dropped by each rule of each filter; empty if devices have no rules.
@@ -111,6 +115,7 @@ impl View {
         self.queues(families)?;
         self.rules(families)?;
         self.flows(families)?;
+        self.exporters(families)?;
         self.routes(families)?;
         self.sources(families)?;
         self.rest(families)
@@ -210,6 +215,55 @@ impl View {
             (labels, count)
         });
         families.counters("turnpike_script_events", "Counters of steps in Lua", counters)
+    }
+
+    fn exporters(&self, families: &mut Families<'_>) -> fmt::Result {
+        let Exporters { exporters, snmp } = &self.exporters;
+        if let Some(snmp) = snmp {
+            let is_ready = u64::from(snmp.state == "ready");
+            let help = "1 if the SNMP agent has the router's objects";
+            families.gauge("turnpike_snmp_ready", help, is_ready)?;
+            families.counter("turnpike_snmp_requests", "Requests of the agent", snmp.requests)?;
+        }
+        type Read = fn(&Exporter) -> u64;
+        let all: [(&str, &str, Read); 4] = [
+            ("turnpike_export_sampled_packets", "Packets sampled", |of| of.sampled),
+            ("turnpike_export_lost_samples", "Samples that found no free record", |of| of.lost),
+            ("turnpike_export_unrouted_samples", "Samples sent without a route", |of| of.unrouted),
+            ("turnpike_export_records", "Samples of packets or flows sent", |of| of.exported),
+        ];
+        for (name, help, read) in all {
+            let samples = exporters.iter().map(|of| {
+                let labels: Labels<'_, 1> = [("exporter", &of.name)];
+                (labels, read(of))
+            });
+            families.counters(name, help, samples)?;
+        }
+        let flows = exporters.iter().filter_map(|of| {
+            let labels: Labels<'_, 1> = [("exporter", &of.name)];
+            Some((labels, of.flows?))
+        });
+        families.gauges("turnpike_export_flows", "Flows in the cache", flows)?;
+        type ReadCollector = fn(&Collector) -> u64;
+        let all: [(&str, &str, ReadCollector); 4] = [
+            ("turnpike_export_datagrams", "Datagrams sent to the collector", |of| of.datagrams),
+            ("turnpike_export_bytes", "Bytes sent to the collector", |of| of.bytes),
+            ("turnpike_export_dropped_datagrams", "Datagrams lost for lack of room", |of| {
+                of.dropped
+            }),
+            ("turnpike_export_errors", "Datagrams that could not be sent", |of| of.errors),
+        ];
+        for (name, help, read) in all {
+            let samples = exporters.iter().flat_map(|exporter| {
+                exporter.collectors.iter().map(move |of| {
+                    let labels: Labels<'_, 2> =
+                        [("exporter", &exporter.name), ("collector", &of.address)];
+                    (labels, read(of))
+                })
+            });
+            families.counters(name, help, samples)?;
+        }
+        Ok(())
     }
 
     fn steps(&self, families: &mut Families<'_>) -> fmt::Result {

@@ -134,6 +134,7 @@ impl Owner {
                 self.filtering.filters =
                     self.routing.tables.filters.use_next(&self.routing.tables.interfaces.get());
                 self.filtering.sets.retain(&config.sets);
+                self.serve_exports(&config);
                 self.place_rules(&config);
                 self.steer_control_for(&config);
                 self.watch_again().await;
@@ -441,6 +442,7 @@ impl Owner {
                 | Unit::Namespace
                 | Unit::ControlQueues
                 | Unit::Imports
+                | Unit::Export
                 | Unit::Quarantine => {}
                 Unit::Elements => {
                     self.counts.keep(old, new);

@@ -27,8 +27,9 @@ use super::Owner;
 use super::turn::Turn;
 
 /// Steps in front of a filter that neither change packets nor take any away that a rule could fit.
-const BEFORE: [&str; 13] = [
+const BEFORE: [&str; 14] = [
     "mirror-in",
+    "sample-in",
     "bond-input",
     "vlan-input",
     "classify",

@@ -217,7 +217,7 @@ fn needs_wiring(question: &Question) -> bool {
     let request = match question {
         Question::Request(request, _) => request,
         Question::Capture(..) | Question::EndCapture(_) => return true,
-        Question::Page(..) => return false,
+        Question::Page(..) | Question::Export(_) => return false,
     };
     let Request::Show(show) = request else { return matches!(request, Request::Trace(_)) };
     matches!(

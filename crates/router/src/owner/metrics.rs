@@ -62,6 +62,7 @@ impl Owner {
             buffers: wiring.factory().buffers.clone(),
             tables: self.routing.tables.clone(),
             interfaces: self.interface_views(&names),
+            exporters: self.exporters(),
             filters: self.filtering.filters.clone(),
             dropped_by_devices: self.dropped_by_devices(),
             interference: (0..wiring.seats().len())

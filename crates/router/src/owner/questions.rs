@@ -73,6 +73,7 @@ impl Owner {
             Question::EndCapture(capture) => {
                 Box::pin(self.end_capture(&capture)).await;
             }
+            Question::Export(ask) => self.answer_exports(ask),
             Question::Page(filter, after, to) => {
                 let page = self.page(&filter, after).map_err(|error| format!("{error:#}"));
                 // The client may have disconnected.
@@ -146,6 +147,7 @@ impl Owner {
             Show::Sets => reply(to, Ok(self.prefix_sets())),
             Show::Flows { of, most } => self.list_flows(&of, most, to),
             Show::Mirrors => reply(to, Ok(self.mirrors())),
+            Show::Exporters => reply(to, Ok(self.exporters())),
             Show::Multicast => reply(to, Ok(self.multicast())),
             Show::Forwarders => reply(to, Ok(self.forwarder_reports())),
             Show::Rss => reply(to, Ok(self.rss_reports())),

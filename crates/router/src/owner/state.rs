@@ -16,6 +16,7 @@ use dpdk::qsbr::{Qsbr, Token};
 use tokio::sync::mpsc;
 
 use super::super::carriers::Carriers;
+use super::super::export;
 use super::super::graphs::FailureLog;
 use super::super::http;
 use super::super::manager::Manager;
@@ -237,6 +238,8 @@ pub(super) struct Serving {
     pub(super) metrics: Option<metrics::Service>,
     /// The API over HTTP.
     pub(super) api: Option<http::Service>,
+    /// The thread of exporters.
+    pub(super) exports: Option<export::Service>,
     /// The roles of users.
     pub(super) roles: Arc<Roles>,
     /// Commands in Lua that run.

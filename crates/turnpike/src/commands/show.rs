@@ -8,9 +8,9 @@ use std::net::IpAddr;
 
 use anyhow::Result;
 use api::report::{
-    Bond, ClickElement, ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph,
-    Interface, Mirror, Multicast, Neighbour, Policing, Port, PortQueue, PrefixSet, RouteAnswer,
-    Rss, SourceReport, Status, Steps, Vrf,
+    Bond, ClickElement, ControlQueue, Counters, Exporters, Filter, FilterVerdict, Flows,
+    Forwarders, Graph, Interface, Mirror, Multicast, Neighbour, Policing, Port, PortQueue,
+    PrefixSet, RouteAnswer, Rss, SourceReport, Status, Steps, Vrf,
 };
 use api::{Flow, Request, Show};
 use clap::error::ErrorKind;
@@ -134,6 +134,14 @@ static SHOWS: &[&dyn ShowCommand] = &[
         help: "Mirror sessions (SPAN): sources, destination, copies",
         show: |_: &NoOptions, to| {
             ask(to, Show::Mirrors, |mirrors: Vec<Mirror>| Ok(table::mirrors(&mirrors)))
+        },
+    },
+    &Declaration {
+        name: "exporters",
+        alias: None,
+        help: "Exporters (sFlow, IPFIX), their collectors, the SNMP agent",
+        show: |_: &NoOptions, to| {
+            ask(to, Show::Exporters, |of: Exporters| Ok(table::exporters(&of)))
         },
     },
     &Declaration {

@@ -203,6 +203,11 @@ fn every_kind_of_setting_is_compared() {
             "metrics: socket: /run/turnpike-metrics.sock => /m",
         ),
         (
+            "turnpike.sflow { collector = '192.0.2.9', sample = 9 }".to_owned(),
+            "turnpike.sflow { collector = '192.0.2.9', sample = 9, interfaces = 'b' }".to_owned(),
+            "sflow: interfaces: all => b",
+        ),
+        (
             "turnpike.api { listen = '127.0.0.1:1', socket = '/run/turnpike-api.sock' }".to_owned(),
             "turnpike.api { token_file = '/t', listen = '127.0.0.1:1', socket = '/run/turnpike-api.sock' }".to_owned(),
             "api: token_file: none => /t",
@@ -592,6 +597,11 @@ fn every_statement() -> Vec<String> {
          client_ca = '/dev/null' }",
         "api { socket = '/a', group = 'root', listen = '127.0.0.1:96', certificate = '/c', key = '/k', \
          client_ca = '/ca', token_file = '/t', dashboard = true }",
+        "sflow { collector = '192.0.2.9', source = '192.0.2.1', interfaces = 'a', sample = 9, agent = '192.0.2.1', \
+         header = 64, counters_s = 9 }",
+        "ipfix { collector = '192.0.2.9', source = '192.0.2.1', interfaces = 'a', sample = 9, active_s = 9, \
+         inactive_s = 9, domain = 9, flows = 99, templates_s = 9 }",
+        "snmp { agentx = '/x' }",
         "access { group = 'root', read = { 'root' }, operate = { 'group:root' }, configure = { '0' } }",
         "routes_from { 'kernel', 'fpm', audit_s = 9, receive_buffer_mib = 9 }",
         "fpm { listen = '127.0.0.1:98', keep_s = 9, users = { 'root' } }",

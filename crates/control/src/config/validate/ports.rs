@@ -197,6 +197,7 @@ pub(super) fn interface(
         filter_out,
         has_vlans: false,
         is_mirrored: false,
+        is_sampled: false,
         is_bonded: false,
         host,
         ttl_security: fields.number("ttl_security", 1..=254).map(|hops| hops as u8),
