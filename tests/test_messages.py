@@ -34,7 +34,7 @@ def check(directory, text):
     ('dofile("x")', "r.lua:3: attempt to call global 'dofile' (a nil value); a configuration is one file"),
     ("table.isnert({}, 1)", "r.lua:3: attempt to call field 'isnert' (a nil value); did you mean \"insert\"?"),
     ('turnpike.graph:instert_after("a", "b")', "did you mean \"insert_after\"?"),
-    ('turnpike.graph:remove("ip4-tt")', 'r.lua:3: graph: step "ip4-tt" not found in the graph; did you mean "ip4-ttl"? known: mirror-in, bond-input, vlan-input, classify'),
+    ('turnpike.graph:remove("ip4-tt")', 'r.lua:3: graph: step "ip4-tt" not found in the graph; did you mean "ip4-ttl"? known: mirror-in, sample-in, bond-input, vlan-input, classify'),
     ('turnpike.graph:path("ip4-validate.okk", "drop")', 'output "okk" not found; did you mean "ok"? known: ok'),
     ('turnpike.stepp "x" {}', 'r.lua:3: turnpike.stepp unknown; did you mean "step"? known: port, bond, vlan, loopback, route'),
     ("while true do end", "r.lua:3: the script ran longer than 5 s and was stopped"),

@@ -67,15 +67,22 @@ static struct rte_flow *flows;
 static unsigned int made;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void say(const char *what, uint16_t port, unsigned int number)
+/* Open from the start: a forwarder, which drops packets here, may open no file to write it. */
+static FILE *record;
+
+__attribute__((constructor)) static void open_log(void)
 {
 	const char *name = getenv("FLOW_DEVICE_LOG");
-	FILE *file = name ? fopen(name, "a") : NULL;
 
-	if (file) {
-		fprintf(file, "%s port %u rule %u\n", what, port, number);
-		fclose(file);
-	}
+	record = name ? fopen(name, "ae") : NULL;
+	if (record)
+		setvbuf(record, NULL, _IOLBF, 0);
+}
+
+static void say(const char *what, uint16_t port, unsigned int number)
+{
+	if (record)
+		fprintf(record, "%s port %u rule %u\n", what, port, number);
 }
 
 static bool refuses(const char *what)

@@ -333,7 +333,10 @@ impl KernelInterface {
         // SAFETY: makes a descriptor.
         let socket = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         if socket < 0 {
-            return Err(format!("the kernel gives no AF_XDP socket: {}", Errno::last()));
+            return Err(format!(
+                "the kernel gives no AF_XDP socket: {}; a service may have them by its drop-in af-xdp.conf",
+                Errno::last()
+            ));
         }
         // SAFETY: a descriptor that the kernel has just created for us.
         drop(unsafe { OwnedFd::from_raw_fd(socket) });
