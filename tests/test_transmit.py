@@ -7,7 +7,9 @@ import time
 import pytest
 
 from lib.apply import apply, plan, refused, write
-from lib.lab import DRIVERS, HOST_A_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Hosts, Wires, ports_by
+from lib.lab import (
+    DRIVERS, HOST_A_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Hosts, Wires, ports_by, with_memory,
+)
 from lib.netns import bridge_tap, wait_for
 from lib.packets import checksum, ethernet, ipv4, ipv6, udp
 from lib.router import check_sum
@@ -269,7 +271,7 @@ def test_a_class_stays_with_a_packet_by_the_slow_path(lab):
 
 
 def test_a_class_stays_with_a_packet_that_another_forwarder_sends(lab):
-    ports = queued(sorting(PORTS), 'spread = "software"', "left")
+    ports = queued(sorting(with_memory(32768)), 'spread = "software"', "left")
     wires = Wires(lab, 'turnpike.forwarders { cores = "0,1" }\n' + SORTED, ports, calm=True)
     wires.left.send(*(packet(n, sport=101) for n in range(8)), *(packet(n, sport=100) for n in range(8)))
     assert len(arrivals(wires.right, 16)) == 16
