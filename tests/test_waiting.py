@@ -3,6 +3,7 @@
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -261,14 +262,17 @@ def test_a_process_that_stands_still_for_a_while_goes_on(lab):
     hosts = Hosts(lab, waits("interrupt"))
     router = hosts.router
     resolve(hosts)
+    threads = Path(f"/proc/{router.process.pid}/task")
+    states = lambda: {re.search(r"^State:\s+(\S)", (one / "status").read_text(), re.M)[1] for one in threads.iterdir()}  # noqa: E731
+    packets = lambda host: host.run("cat", "/proc/net/snmp").stdout  # noqa: E731
     for _ in range(3):
         blocks(router)
-        before = hosts.right.run("cat", "/proc/net/snmp").stdout
         router.process.send_signal(signal.SIGSTOP)
+        assert wait_for(lambda: states() == {"T"}, 20)
+        left, right = packets(hosts.left), packets(hosts.right)
         pings = hosts.left.spawn("ping", "-n", "-c", "3", "-i", "0.2", "-W", "10", "10.0.2.2", stdout=-1, text=True)
-        state = lambda: re.search(r"^State:\s+(\S)", open(f"/proc/{router.process.pid}/status").read(), re.M)[1]  # noqa: E731, SIM115
-        assert wait_for(lambda: state() == "T", 10)
-        assert hosts.right.run("cat", "/proc/net/snmp").stdout == before
+        assert wait_for(lambda: packets(hosts.left) != left, 20)  # noqa: B023
+        assert packets(hosts.right) == right
         router.process.send_signal(signal.SIGCONT)
         assert "3 received, 0% packet loss" in pings.communicate(timeout=30)[0]
     router.stop()
