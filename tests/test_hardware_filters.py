@@ -66,11 +66,11 @@ class Device:
         return len(self.lines("drop"))
 
 
-def start(lab, directory, config=FILTER, calm=True, **options):
+def start(lab, directory, config=FILTER, calm=True, text=None, mtu=(1500, 1500), **options):
     if not LIBRARY.exists():
         pytest.fail(f"{LIBRARY} is missing: run make {LIBRARY}")
     device = Device(directory)
-    wires = Wires(lab, config, ports=ports(), calm=calm, env=device.env(**options))
+    wires = Wires(lab, config, ports=text or ports(), calm=calm, mtu=mtu, env=device.env(**options))
     wires.device = device
     # The device has been given all its rules.
     assert wait_for(lambda: "hardware" in wires.router.log() or "runs in software" in wires.router.log(), 10)

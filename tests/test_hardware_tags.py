@@ -14,11 +14,12 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
 from lib.apply import apply
-from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Wires
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC
 from lib.netns import wait_for
 from lib.packets import forwarded, tagged, untagged
 from lib.router import Change
-from test_hardware_filters import LIBRARY, PAYLOAD, Device, ports
+import test_hardware_filters
+from test_hardware_filters import PAYLOAD, ports
 
 STRANGER = "02:00:00:00:09:09"
 FILTERS = f"""
@@ -51,14 +52,8 @@ NETWORK = {"left": 1, "left.100": 100, "left.101": 101, "left.102": 102, "inner"
 
 
 def start(lab, directory, config=FILTERS + VLANS, port=HARDWARE, calm=True, **options):
-    if not LIBRARY.exists():
-        pytest.fail(f"{LIBRARY} is missing: run make {LIBRARY}")
-    device = Device(directory)
     text = ports(port.removeprefix("filter = "))
-    wires = Wires(lab, config, ports=text, calm=calm, mtu=(1508, 1508), env=device.env(**options))
-    wires.device = device
-    assert wait_for(lambda: "hardware" in wires.router.log() or "runs in software" in wires.router.log(), 10)
-    return wires
+    return test_hardware_filters.start(lab, directory, config, calm, text, (1508, 1508), **options)
 
 
 @pytest.fixture(scope="module")

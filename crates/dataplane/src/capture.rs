@@ -169,9 +169,8 @@ impl Capture {
                 _ => batch.burst.requested_tag(slot).or(batch.burst.stripped_tag(slot)),
             };
             let tag = tag.map(customer_tag);
-            let tag = tag.as_ref().map_or(&[][..], |tag| tag);
             let bytes = |take: &mut dyn FnMut(&[u8])| {
-                with_tag(tag, batch.burst.chunks(slot)).for_each(take);
+                with_tag(tag.as_ref(), batch.burst.chunks(slot)).for_each(take);
             };
             self.put(Seen { event, interface, is_outbound, place }, &bytes);
         }

@@ -95,8 +95,7 @@ impl DropWatch {
             Err(TryLockError::WouldBlock) => return,
         };
         let tag = drop.tag.map(customer_tag);
-        let tag = tag.as_ref().map_or(&[][..], |tag| tag);
-        let bytes = |take: &mut dyn FnMut(&[u8])| with_tag(tag, chunks()).for_each(take);
+        let bytes = |take: &mut dyn FnMut(&[u8])| with_tag(tag.as_ref(), chunks()).for_each(take);
         observers.iter_mut().for_each(|observer| observer.dropped(drop, &bytes));
     }
 }

@@ -74,11 +74,12 @@ pub const fn tag_bytes(ethertype: u16, control: u16) -> [u8; TAG_LEN] {
 /// Iterates over the parts of a frame, the first of which has both addresses, with the bytes of a tag behind them; without
 /// one over the parts as they are.
 pub fn with_tag<'a, 'b: 'a>(
-    tag: &'a [u8],
+    tag: Option<&'a [u8; TAG_LEN]>,
     mut parts: impl Iterator<Item = &'b [u8]>,
 ) -> impl Iterator<Item = &'a [u8]> {
     let first = parts.next().unwrap_or_default();
     let (addresses, first) = first.split_at(first.len().min(ADDRESSES_LEN));
+    let tag = tag.map_or(&[][..], |tag| tag);
     [addresses, tag, first].into_iter().chain(parts.map(|part| -> &'a [u8] { part }))
 }
 

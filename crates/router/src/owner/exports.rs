@@ -18,6 +18,7 @@ use super::super::export::{
     Ask, DeviceRow, InterfaceRow, PathFound, PathQuery, RoutePage, RouteRow, Service, number_of,
 };
 use super::Owner;
+use super::questions::of_first_prefixes;
 
 /// Prefixes that are looked at for a page.
 const PAGE: usize = 256;
@@ -134,22 +135,14 @@ impl Owner {
 
     /// Returns routes in use, as many as are found among the next prefixes.
     fn route_page(&self, start: Bound<IpNet>) -> RoutePage {
-        let mut page = RoutePage { rows: Vec::new(), next: None };
-        let (mut last, mut seen) = (None, 0);
-        for route in self.routing.rib.routes_from(VrfId::DEFAULT, start) {
-            if last != Some(route.prefix) {
-                if seen == PAGE {
-                    page.next = last;
-                    break;
-                }
-                seen += 1;
-                last = Some(route.prefix);
-            }
+        let mut rows = Vec::new();
+        let routes = self.routing.rib.routes_from(VrfId::DEFAULT, start);
+        let next = of_first_prefixes(PAGE, routes, |route| {
             if route.active {
-                page.rows.extend(route_rows(&route));
+                rows.extend(route_rows(&route));
             }
-        }
-        page
+        });
+        RoutePage { rows, next }
     }
 
     fn interface_rows(&self) -> Vec<InterfaceRow> {

@@ -348,22 +348,13 @@ impl Owner {
                 (Some(wanted), false) => wanted == *prefix,
             };
         let mut page = Page::default();
-        let (mut last, mut seen) = (None, 0);
-        for route in
-            self.routing.rib.routes_from(vrf, start).take_while(|route| fits(&route.prefix))
-        {
-            if last != Some(route.prefix) {
-                if seen == PAGE {
-                    page.next = last;
-                    break;
+        let routes = self.routing.rib.routes_from(vrf, start);
+        page.next =
+            of_first_prefixes(PAGE, routes.take_while(|route| fits(&route.prefix)), |route| {
+                if (all || route.active) && source.is_none_or(|source| source == route.source) {
+                    page.routes.push(self.route(&route));
                 }
-                seen += 1;
-                last = Some(route.prefix);
-            }
-            if (all || route.active) && source.is_none_or(|source| source == route.source) {
-                page.routes.push(self.route(&route));
-            }
-        }
+            });
         Ok(page)
     }
 
@@ -528,6 +519,26 @@ impl Owner {
             reply(to, table.map(|table| table.into_iter().map(neighbour).collect::<Vec<_>>()));
         });
     }
+}
+
+/// Calls `each` with the routes of the first so many prefixes; returns the last of these if more follow.
+pub(super) fn of_first_prefixes(
+    count: usize,
+    routes: impl Iterator<Item = RouteInfo>,
+    mut each: impl FnMut(RouteInfo),
+) -> Option<IpNet> {
+    let (mut last, mut seen) = (None, 0);
+    for route in routes {
+        if last != Some(route.prefix) {
+            if seen == count {
+                return last;
+            }
+            seen += 1;
+            last = Some(route.prefix);
+        }
+        each(route);
+    }
+    None
 }
 
 fn offload(state: &OffloadState) -> Offload {

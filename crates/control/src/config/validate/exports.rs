@@ -14,6 +14,7 @@ use super::super::script::Statement;
 use super::super::value::{Fields, Value};
 use super::super::{Bond, Port};
 use super::Context;
+use super::graphs::lacking;
 use super::rest::{plain, single};
 
 /// Usual UDP ports of collectors.
@@ -222,12 +223,7 @@ pub(super) fn check_graphs(
     ports: &[Port],
 ) {
     let Some(statement) = statement else { return };
-    let by_port = |port: &Port| plans.by_port.iter().find(|(ids, _)| ids.contains(&port.id));
-    let lacks = |port: &&Port| {
-        let plan = by_port(port).map_or(&plans.main, |(_, plan)| plan);
-        port.interface.is_sampled && !plan.kinds().any(|kind| kind == STEP)
-    };
-    if let Some(port) = ports.iter().find(lacks) {
+    if let Some(port) = lacking(plans, ports, STEP, |port| port.interface.is_sampled) {
         let message = format!(
             "{}: the graph of port \"{}\" has no step {STEP}; put it in front: \
              turnpike.new_graph \"{STEP}\"",

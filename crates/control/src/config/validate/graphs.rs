@@ -14,6 +14,20 @@ use super::super::{Bond, Filter, Interface, Port, Vlan};
 use super::Context;
 use super::routes::any_port;
 
+/// Returns the first of these ports that needs a step of this kind, and whose graph has none.
+pub(super) fn lacking<'a>(
+    plans: &Plans,
+    ports: &'a [Port],
+    step: &str,
+    needs: impl Fn(&Port) -> bool,
+) -> Option<&'a Port> {
+    let by_port = |port: &Port| plans.by_port.iter().find(|(ids, _)| ids.contains(&port.id));
+    ports.iter().find(|port| {
+        let plan = by_port(port).map_or(&plans.main, |(_, plan)| plan);
+        needs(port) && !plan.kinds().any(|kind| kind == step)
+    })
+}
+
 pub(super) fn read(
     context: &mut Context<'_>,
     graphs: Graphs,

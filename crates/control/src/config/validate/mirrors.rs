@@ -17,6 +17,7 @@ use super::super::{
     Bond, Filter, Mirror, MulticastRoute, NamedNextHop, Neighbour, Port, Route, Vlan,
 };
 use super::filters::each;
+use super::graphs::lacking;
 use super::vrfs::{self, Vrfs};
 use super::{Context, NAME_RULE, is_name};
 use crate::rib::RouteKind;
@@ -408,12 +409,7 @@ pub(super) fn check_graphs(
     ports: &[Port],
 ) {
     let Some(mirror) = mirrors.first() else { return };
-    let by_port = |port: &Port| plans.by_port.iter().find(|(ids, _)| ids.contains(&port.id));
-    let lacks = |port: &&Port| {
-        let plan = by_port(port).map_or(&plans.main, |(_, plan)| plan);
-        port.interface.is_mirrored && !plan.kinds().any(|kind| kind == STEP)
-    };
-    if let Some(port) = ports.iter().find(lacks) {
+    if let Some(port) = lacking(plans, ports, STEP, |port| port.interface.is_mirrored) {
         let message = format!(
             "{}: the graph of port \"{}\" has no step {STEP}; put it first: \
              turnpike.new_graph \"{STEP}\"",
