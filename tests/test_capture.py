@@ -1,13 +1,13 @@
 """Captures: `turnpike capture` has the packets that hosts sent and received, and says what became of the others."""
 
 import json
-import signal
 import socket
 import subprocess
 
 import pytest
 from scapy.utils import PcapNgReader
 
+from lib.capture import Capturing, comment_of
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
 from lib.netns import wait_for
 from lib.packets import ethernet, forwarded, ipv4, pattern, tagged, udp, unpadded
@@ -18,36 +18,6 @@ from test_overload import frame as flooding
 from test_overload import stop
 
 RIGHT = "10.0.2.2"
-
-
-class Capturing:
-    """A `turnpike capture` that has begun."""
-
-    def __init__(self, router, *words, file="capture.pcapng", output=None):
-        self.router, self.file = router, router.directory / file
-        argv = [binary(), "capture", *map(str, words), "-w", "-" if output else self.file, "--socket", router.socket]
-        before = router.log().count('{"capture":')
-        self.process = subprocess.Popen(argv, stdout=output or subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        begun = lambda: router.log().count('{"capture":') > before or self.process.poll() is not None
-        assert wait_for(begun, 20), "no capture begins"
-
-    def end(self, signum=signal.SIGINT):
-        """Ends it; returns what it says."""
-        if self.process.poll() is None and signum:
-            self.process.send_signal(signum)
-        _, said = self.process.communicate(timeout=30)
-        assert self.process.returncode == 0, said
-        return said
-
-    def packets(self):
-        """The packets of the file: interface, direction, comment, frame."""
-        with PcapNgReader(str(self.file)) as file:
-            return [(packet.sniffed_on, packet.direction, comment_of(packet), bytes(packet)) for packet in file]
-
-
-def comment_of(packet):
-    comments = getattr(packet, "comments", None) or [packet.comment]
-    return comments[0].decode() if isinstance(comments[0], bytes) else comments[0]
 
 
 def other(number, destination=RIGHT, source="10.0.1.2", **header):

@@ -12,11 +12,12 @@ import threading
 import pytest
 from scapy.utils import PcapNgReader
 
+from lib.capture import comment_of
 from lib.lab import PORTS, STATIC_NEIGHBOURS, Wires
 from lib.netns import wait_for
 from lib.packets import unpadded
 from lib.router import ROOT, binary, drop_reasons
-from test_capture import comment_of, other
+from test_capture import other
 
 
 @pytest.fixture(scope="module")

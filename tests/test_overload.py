@@ -13,6 +13,7 @@ import time
 import pytest
 
 from lib.apply import apply
+from lib.capture import Capturing
 from lib.lab import DRIVERS, HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
 from lib.netns import held_thread, wait_for
 from lib.packets import ethernet, icmp, ipv4, pattern, pcap_file, udp
@@ -197,7 +198,6 @@ turnpike.graph:insert_after("ip4-validate", turnpike.step "slow" {
 """
 
 
-# In each eight packets, one that is to be kept.
 USUAL = ipv4("10.0.1.2", "10.0.2.2", udp("10.0.1.2", "10.0.2.2", 1, 2, pattern(20)))
 CONTROL = ipv4("10.0.1.2", "10.0.2.2", udp("10.0.1.2", "10.0.2.2", 1, 2, pattern(20)), tos=0xC0)
 OTHER = ipv4("10.0.1.2", "10.0.2.2", udp("10.0.1.2", "10.0.2.2", 7, 9, pattern(20)))
@@ -214,12 +214,12 @@ turnpike.forwarders { shed = { keep = { "established" } } }
 
 
 class Mixture(threading.Thread):
-    """Sends as fast as it can until it is stopped; every eighth packet is the one to be kept."""
+    """Sends as fast as it can until it is stopped: packets of which one is to be kept, then some others, and so on."""
 
-    def __init__(self, wire, kept=CONTROL):
+    def __init__(self, wire, kept=CONTROL, others=7):
         super().__init__()
         self.wire, self.stopping, self.sent = wire, threading.Event(), 0
-        self.frames = [ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, packet) for packet in [kept] + [USUAL] * 7]
+        self.frames = [ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, packet) for packet in [kept] + [USUAL] * others]
 
     def run(self):
         while not self.stopping.is_set():
@@ -245,31 +245,20 @@ def test_packets_to_be_kept_survive_what_is_too_much(lab, kept, config):
     router = wires.router
     wires.right.send(ethernet(RIGHT_MAC, HOST_B_MAC, 0x0800, ANSWERED))
     assert wait_for(lambda: any(ANSWERED[12:20] in frame for frame in wires.left.receive(0.05)))
-    mixture = Mixture(wires.left, kept)
+    capture = Capturing(router, "dropped", "shed", "-c", 4000)
+    # So few that no burst has more of them than are kept for their connection or category.
+    mixture = Mixture(wires.left, kept, others=255)
+    is_kept = lambda frame: (frame[15], frame[34:38]) == (kept[1], kept[20:24])
     mixture.start()
-    shed = lambda: router.dropped().get("shed", 0)
-    arrived = []
-
-    def has_shed(packets):
-        arrived.extend(wires.right.receive(0, longest=0.5))
-        return shed() >= packets
-
     try:
-        assert wait_for(lambda: has_shed(1), 60), router.show("counters")
-        # Not those from before it shed any.
+        capture.process.wait(120)
         wires.right.drain()
-        arrived.clear()
-        first, before = mixture.sent, shed()
-        assert wait_for(lambda: has_shed(before + 5000), 60), router.show("counters")
-        last = mixture.sent
-        arrived.extend(wires.right.receive(0.05, longest=2))
+        assert wait_for(lambda: any(map(is_kept, wires.right.receive(0.05, longest=1))), 60)
     finally:
         mixture.stop()
-    # One in eight is to be kept, and without shedding their share would stay. How much more it is depends on how much
-    # faster the sender is than the step: of all that is taken from the queue, those beyond the quota are examined.
-    share = sum((frame[15], frame[34:38]) == (kept[1], kept[20:24]) for frame in arrived) / len(arrived)
-    seen = f"{share=} arrived={len(arrived)} sent={last - first}"
-    assert share > 0.15 and len(arrived) < (last - first) / 2, seen
+    capture.end(None)
+    found = [frame for *_, frame in capture.packets()]
+    assert len(found) == 4000 and not any(map(is_kept, found))
     router.stop()
 
 

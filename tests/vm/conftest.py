@@ -1,4 +1,4 @@
-"""The virtual machine of this folder's scenarios: one boot for all of them.
+"""The virtual machine of this folder's scenarios: one boot for all of them, and another one if it is lost.
 
 `make test-vm`, or one of them, as root, with
 
@@ -10,10 +10,20 @@ import pytest
 from .lib.machine import Machine
 
 
+_MACHINE = pytest.StashKey()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Boots a machine that the scenario before has lost, before fixtures of any scope use it."""
+    if machine := item.config.stash.get(_MACHINE, None):
+        machine.boot()
+
+
 @pytest.fixture(scope="session")
-def machine():
+def machine(pytestconfig):
     """The machine, booted when the first test asks for it."""
-    made = Machine()
+    made = pytestconfig.stash[_MACHINE] = Machine()
     yield made
     made.close()
 

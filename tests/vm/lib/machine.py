@@ -37,9 +37,13 @@ _HUGEPAGES_OF_NODE = 400
 # the time. Emulated cores have one TSC in step, and the kernel's doubt about that would leave it the HPET, each
 # read of which takes QEMU's lock. A test may write to a device that a driver has.
 _KERNEL_ARGUMENTS = (
-    "console=ttyS0 quiet panic=-1 no_timer_check intel_iommu=on init_on_alloc=0 mitigations=off tsc=reliable iomem=relaxed"
+    "console=ttyS0 quiet panic=-1 no_timer_check intel_iommu=on init_on_alloc=0 mitigations=off tsc=reliable iomem=relaxed "
+    # A machine that does not answer says where each of its cores is; see `Machine._last_words`.
+    "unknown_nmi_panic panic_print=0x40"
 )
 _CORES = 8
+# Of one test run.
+_MAX_BOOTS = 4
 # It remaps interrupts, without which the kernel would reach each core's interrupt controller as memory and not by
 # registers of the core (x2APIC). As memory, in a third of the boots a core of QEMU 10.0's had its timer interrupt
 # in service for ever, from when PCI devices were looked for, and heard of no device and no timer any more.
@@ -66,6 +70,20 @@ class Machine:
 
     def __init__(self):
         self._routers = []
+        self._boots = 0
+        self.boot()
+
+    def boot(self):
+        """Boots it, unless it runs. One that does not answer any more fails the scenario that noticed it, and not all that
+        follow; if that happens again and again, the run ends."""
+        if self._boots and not self._agent.lost:
+            return
+        if self._boots == _MAX_BOOTS:
+            pytest.exit(f"the virtual machine was lost {_MAX_BOOTS} times", returncode=1)
+        if self._boots:
+            print(f"the virtual machine is lost and booted anew; its console:\n{self.console()[-8000:]}")
+            self.close()
+        self._boots += 1
         *preferred, last = qemu.accelerators()
         # A nested KVM that runs a boot sector may still fail at an instruction of the kernel's.
         for accelerator in preferred:
@@ -98,7 +116,7 @@ class Machine:
         self._made.callback(self._end_qemu)
         self.qmp = qemu.Qmp(qemu.connect(self._directory / "qmp", self._process))
         self._made.callback(self.qmp.close)
-        self._agent = _Agent(qemu.connect(self._directory / "agent", self._process), self.console)
+        self._agent = _Agent(qemu.connect(self._directory / "agent", self._process), self._last_words)
         self._made.callback(self._agent.close)
         self._agent.wait_up(self._process, seconds)
         self._read_addresses()
@@ -152,6 +170,13 @@ class Machine:
         """Output of the kernel and of QEMU, for messages."""
         files = [self._directory / "qemu", self._directory / "console"]
         return "".join(file.read_text(errors="replace") for file in files if file.exists())
+
+    def _last_words(self):
+        """The console of a machine that does not answer, after its kernel has been made to say where its cores are."""
+        with contextlib.suppress(Exception):
+            self.qmp.execute("inject-nmi")
+            self._process.wait(20)
+        return self.console()
 
     # Commands and files
 
@@ -330,6 +355,10 @@ class GuestProcess:
         self._agent = agent
         self.args, self.pid, self.returncode = argv, pid, None
 
+    def is_lost(self):
+        """Returns true if the machine was lost in which it ran."""
+        return self._agent.lost
+
     def poll(self):
         """The exit status, None while it runs."""
         return self._ended(0)
@@ -407,6 +436,9 @@ class GuestRouter(Router):
 
     def close(self):
         """Ends it, regardless of its state."""
+        # A lost machine took it with it.
+        if self.process.is_lost():
+            return
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -417,8 +449,10 @@ class GuestRouter(Router):
 class _Agent:
     """The test's end of the serial port: sends requests, and passes each answer to its requester."""
 
-    def __init__(self, connected, console):
-        self._socket, self._console = connected, console
+    def __init__(self, connected, last_words):
+        self._socket, self._last_words = connected, last_words
+        # Set when a request got no answer: then none is sent any more.
+        self.lost = False
         self._answers = {0: queue.Queue()}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -435,13 +469,18 @@ class _Agent:
 
     def ask(self, seconds, what, **arguments):
         """Sends a request to the agent and returns the result."""
+        if self.lost:
+            raise RuntimeError(f"the machine is lost: {what} {arguments} is not asked for")
         number = next(self._numbers)
         answers = self._answers[number] = queue.Queue()
-        self._send(json.dumps({"number": number, "do": what, "with": arguments}))
-        answer = self._answer(answers, seconds)
+        answer = None
+        with contextlib.suppress(OSError):
+            self._send(json.dumps({"number": number, "do": what, "with": arguments}))
+            answer = self._answer(answers, seconds)
         del self._answers[number]
         if answer is None:
-            raise RuntimeError(f"the machine does not answer: {what} {arguments}\n{self._console()[-4000:]}")
+            self.lost = True
+            raise RuntimeError(f"the machine does not answer: {what} {arguments}\n{self._last_words()[-12000:]}")
         if "error" in answer:
             raise RuntimeError(f"in the machine: {what} {arguments}: {answer['error']}")
         return answer["result"]
