@@ -7,16 +7,29 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor,
+};
 use serde_json::Value;
 
 use super::capture::CaptureRequest;
+use super::query::Query;
 use super::report::Route;
 use super::{Answer, Request, RouteFilter, Show};
 
 /// Sends one request to the router at this socket and returns its report.
 pub fn ask(socket: &Path, request: &Request) -> Result<Value> {
     receive(&mut send(socket, request)?)
+}
+
+/// Sends a query to the router at this socket and returns the answer.
+///
+/// # Errors
+/// The router cannot be reached, or its answer is not one of this version.
+pub fn query<A: DeserializeOwned>(socket: &Path, query: &Query<A>, question: Show) -> Result<A> {
+    let request = Request::Show(question);
+    debug_assert!(query.asks(&request), "{request:?} is not show {}", query.name());
+    serde_json::from_value(ask(socket, &request)?).context("the answer is not one of this version")
 }
 
 /// A connection for several requests, one after the other.

@@ -7,13 +7,14 @@
 //!
 //! [`OPERATIONS`] is the only list: the router's HTTP server, the roles of the control socket, `turnpike api` and the
 //! OpenAPI document ([`openapi`]) are made from it. Parameters are the fields of the request's type, from its JSON
-//! schema ([`parameters`]): a new field needs no line here, a new request one line of the table, and a test names what is
-//! missing.
+//! schema ([`parameters`]): a new field needs no line here, a new request one line of the table, a query one of
+//! [`query`](crate::query) too, and a test names what is missing.
 
 pub mod openapi;
 pub mod parameters;
 mod table;
 
+use std::borrow::Cow;
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -177,7 +178,7 @@ impl Operation {
     pub fn of(request: &Request) -> &'static Self {
         let words = words(request);
         let found = OPERATIONS.iter().find(|operation| {
-            operation.words == [words.0] || operation.words == [words.0, words.1]
+            operation.words == [words.0] || operation.words == [words.0, &words.1]
         });
         // A test compares the table with the requests; one that is missing would need the highest role.
         let highest = || OPERATIONS.iter().max_by_key(|operation| operation.role);
@@ -243,9 +244,9 @@ fn captured(pattern: &'static str, path: &str) -> Option<Values> {
 }
 
 /// The names around a request's fields in JSON, of which the second may be missing.
-fn words(request: &Request) -> (&'static str, &'static str) {
-    match request {
-        Request::Show(show) => ("show", show_word(show)),
+fn words(request: &Request) -> (&'static str, Cow<'static, str>) {
+    let (first, second) = match request {
+        Request::Show(show) => return ("show", show_word(show).into()),
         Request::Route(RouteChange::Add(_)) => ("route", "add"),
         Request::Route(RouteChange::Del(_)) => ("route", "del"),
         Request::Neighbour(NeighbourChange::Add(_)) => ("neighbour", "add"),
@@ -267,43 +268,18 @@ fn words(request: &Request) -> (&'static str, &'static str) {
         Request::Trace(_) => ("trace", ""),
         Request::Capture(_) => ("capture", ""),
         Request::Do(_) => ("do", ""),
-    }
+    };
+    (first, second.into())
 }
 
-fn show_word(show: &Show) -> &'static str {
-    match show {
-        Show::Ports => "ports",
-        Show::Interfaces => "interfaces",
-        Show::Bonds => "bonds",
-        Show::Routes(_) => "routes",
-        Show::Summary => "summary",
-        Show::Route { .. } => "route",
-        Show::Vrfs => "vrfs",
-        Show::Neighbours => "neighbours",
-        Show::Sources => "sources",
-        Show::Filters => "filters",
-        Show::FilterVerdict { .. } => "filter-verdict",
-        Show::Sets => "sets",
-        Show::Flows { .. } => "flows",
-        Show::Multicast => "multicast",
-        Show::Mirrors => "mirrors",
-        Show::Exporters => "exporters",
-        Show::Forwarders => "forwarders",
-        Show::Rss => "rss",
-        Show::ControlQueues => "control-queues",
-        Show::Queues => "queues",
-        Show::Status => "status",
-        Show::Overview { .. } => "overview",
-        Show::Counters => "counters",
-        Show::Policing => "policing",
-        Show::Graph => "graph",
-        Show::Commands => "commands",
-        Show::Steps => "steps",
-        Show::Click => "click",
-        Show::Topology => "topology",
-        Show::History => "history",
-        Show::Configuration { .. } => "configuration",
-        Show::Difference { .. } => "difference",
+/// The name of a query, which JSON has as a string or around its fields.
+fn show_word(show: &Show) -> String {
+    match serde_json::to_value(show) {
+        Ok(Value::String(name)) => name,
+        Ok(Value::Object(around)) => {
+            around.into_iter().next().map(|(name, _)| name).unwrap_or_default()
+        }
+        _ => String::new(),
     }
 }
 

@@ -30,6 +30,7 @@ pub mod client;
 pub mod configuration;
 pub mod http;
 pub mod pcapng;
+pub mod query;
 pub mod report;
 
 use std::net::IpAddr;

@@ -34,8 +34,11 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use ::api::Show;
+use ::api::query::Query;
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use ::api::{DEFAULT_SOCKET, Request, client};
@@ -192,6 +195,18 @@ impl Console<'_> {
     ) -> Result<()> {
         let report = client::ask(self.socket, request)?;
         self.print_report(report, text)
+    }
+
+    /// Sends a query to the router and prints the answer: as JSON, or as the table of it.
+    pub fn ask<A: DeserializeOwned>(
+        &mut self,
+        query: &Query<A>,
+        question: Show,
+        table: impl FnOnce(A) -> Result<String>,
+    ) -> Result<()> {
+        let request = Request::Show(question);
+        debug_assert!(query.asks(&request), "{request:?} is not show {}", query.name());
+        self.report(&request, |answer| table(serde_json::from_value(answer)?))
     }
 
     /// Prints a report: as JSON, or as formatted by `text`.

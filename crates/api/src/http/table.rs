@@ -3,14 +3,9 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
 
-use super::{Form, Method, Operation, Role, RoutePage};
-use crate::report::topology::Topology;
-use crate::report::{
-    Applied, Bond, Change, ChangePlan, ClickElement, Command, Configuration, ControlQueue,
-    Counters, Exporters, Filter, FilterVerdict, Flows, Forwarders, Graph, HandlerAnswer,
-    HistoryEntry, Interface, Mirror, Multicast, Neighbour, Overview, Policing, Port, PortQueue,
-    PrefixSet, RouteAnswer, RouteSummary, Rss, Saved, SourceReport, Status, Steps, Trace, Vrf,
-};
+use super::{Form, Method, Operation, Role};
+use crate::query;
+use crate::report::{Applied, Change, ChangePlan, HandlerAnswer, Saved, Trace};
 
 fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
@@ -61,45 +56,38 @@ use Role::{Configure, Operate};
 #[rustfmt::skip]
 pub static OPERATIONS: &[Operation] = &[
     // The state.
-    show("/v1/ports", &["show", "ports"], of::<Vec<Port>>, "Ports: devices, links, counters"),
-    show("/v1/interfaces", &["show", "interfaces"], of::<Vec<Interface>>, "Interfaces: ports, bonds, VLANs"),
-    show("/v1/bonds", &["show", "bonds"], of::<Vec<Bond>>, "Bonds and the state of LACP"),
-    show("/v1/routes", &["show", "routes"], of::<RoutePage>, "Routes in the order of prefixes, in pages")
-        .form(Form::Pages).example(r#"{"prefix":"10.0.0.0/8","longer":true}"#),
-    show("/v1/routes/summary", &["show", "summary"], of::<RouteSummary>, "Counts of routes, size of the FIB"),
-    show("/v1/lookup", &["show", "route"], of::<RouteAnswer>, "Treatment of packets to an address, or of a flow")
-        .example(r#"{"address":"10.0.2.2"}"#),
-    show("/v1/vrfs", &["show", "vrfs"], of::<Vec<Vrf>>, "VRFs"),
-    show("/v1/neighbours", &["show", "neighbours"], of::<Vec<Neighbour>>, "Neighbours"),
-    show("/v1/sources", &["show", "sources"], of::<Vec<SourceReport>>, "Sources of routes and their status"),
-    show("/v1/filters", &["show", "filters"], of::<Vec<Filter>>, "Filters, their rules and hits"),
-    show("/v1/filters/{name}/verdict", &["show", "filter-verdict"], of::<FilterVerdict>, "Verdict of a filter on a packet")
-        .example(r#"{"name":"guard","packet":"udp 10.0.1.2 > 10.0.2.2 in left"}"#),
-    show("/v1/sets", &["show", "sets"], of::<Vec<PrefixSet>>, "Sets of prefixes"),
-    show("/v1/flows", &["show", "flows"], of::<Flows>, "Flows that filters track, those with the most bytes first")
-        .defaults(r#"{"most":100}"#).example(r#"{"most":10}"#),
-    show("/v1/multicast", &["show", "multicast"], of::<Vec<Multicast>>, "Multicast routes"),
-    show("/v1/mirrors", &["show", "mirrors"], of::<Vec<Mirror>>, "Mirror sessions"),
-    show("/v1/exporters", &["show", "exporters"], of::<Exporters>, "Exporters of samples, collectors, the SNMP agent"),
-    show("/v1/forwarders", &["show", "forwarders"], of::<Forwarders>, "Forwarders: cores, load, interference"),
-    show("/v1/rss", &["show", "rss"], of::<Vec<Rss>>, "Distribution of received packets"),
-    show("/v1/control-queues", &["show", "control-queues"], of::<Vec<ControlQueue>>, "Queues for control traffic"),
-    show("/v1/queues", &["show", "queues"], of::<Vec<PortQueue>>, "Transmit queues in software"),
-    show("/v1/status", &["show", "status"], of::<Status>, "Version, age and configuration"),
-    show("/v1/overview", &["show", "overview"], of::<Overview>, "Counts of one moment, for live views")
-        .example(r#"{"interfaces":true,"vrfs":true}"#),
-    show("/v1/counters", &["show", "counters"], of::<Counters>, "Account of all packets, drops by reason and step"),
-    show("/v1/policing", &["show", "policing"], of::<Policing>, "Limits that protect the slow path"),
-    show("/v1/graph", &["show", "graph"], of::<Graph>, "The graph and the packets on its edges"),
-    show("/v1/steps", &["show", "steps"], of::<Steps>, "Steps and their counters"),
-    show("/v1/click", &["show", "click"], of::<Vec<ClickElement>>, "Elements of a Click configuration"),
-    show("/v1/topology", &["show", "topology"], of::<Topology>, "The machine: nodes, cores, NICs, forwarders"),
+    query::PORTS.operation(),
+    query::INTERFACES.operation(),
+    query::BONDS.operation(),
+    query::ROUTES.operation(),
+    query::SUMMARY.operation(),
+    query::ROUTE.operation(),
+    query::VRFS.operation(),
+    query::NEIGHBOURS.operation(),
+    query::SOURCES.operation(),
+    query::FILTERS.operation(),
+    query::FILTER_VERDICT.operation(),
+    query::SETS.operation(),
+    query::FLOWS.operation(),
+    query::MULTICAST.operation(),
+    query::MIRRORS.operation(),
+    query::EXPORTERS.operation(),
+    query::FORWARDERS.operation(),
+    query::RSS.operation(),
+    query::CONTROL_QUEUES.operation(),
+    query::QUEUES.operation(),
+    query::STATUS.operation(),
+    query::OVERVIEW.operation(),
+    query::COUNTERS.operation(),
+    query::POLICING.operation(),
+    query::GRAPH.operation(),
+    query::STEPS.operation(),
+    query::CLICK.operation(),
+    query::TOPOLOGY.operation(),
     // The configuration.
-    show("/v1/history", &["show", "history"], of::<Vec<HistoryEntry>>, "Applied configurations"),
-    show("/v1/history/{number}", &["show", "configuration"], of::<Configuration>, "An applied configuration")
-        .example(r#"{"number":1}"#),
-    show("/v1/history/{number}/difference", &["show", "difference"], of::<ChangePlan>, "Changes of a rollback to it")
-        .example(r#"{"number":1}"#),
+    query::HISTORY.operation(),
+    query::CONFIGURATION.operation(),
+    query::DIFFERENCE.operation(),
     act(Post, "/v1/plan", &["plan"], Configure, of::<ChangePlan>, "Changes that a configuration would make")
         .defaults(r#"{"file":"/api.lua"}"#).example(r#"{"text":"-- no ports"}"#),
     act(Post, "/v1/apply", &["apply"], Configure, of::<Applied>, "Applies a configuration: all of it, or nothing")
@@ -134,7 +122,7 @@ pub static OPERATIONS: &[Operation] = &[
         .example(r#"{"packet":"udp 10.0.1.2 > 10.0.2.2 in left"}"#),
     act(Post, "/v1/capture", &["capture"], Operate, of::<Vec<u8>>, "Copies of packets as pcapng, until the client leaves")
         .form(Form::Capture).example(r#"{"dropped":"ip4-checksum"}"#),
-    show("/v1/commands", &["show", "commands"], of::<Vec<Command>>, "Commands of the configuration in Lua"),
+    query::COMMANDS.operation(),
     act(Post, "/v1/commands/{name}", &["do"], Operate, of::<Value>, "Runs a command of the configuration")
         .example(r#"{"name":"top","args":["5"]}"#),
     show("/v1/handlers/{handler}", &["handler", "read"], of::<HandlerAnswer>, "Reads a handler of a Click element")

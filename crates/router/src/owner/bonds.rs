@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::anyhow;
-use api::{Answer, report};
+use api::{Answer, query, report};
 use control::config::{self, BondMode, Config};
 use dataplane::bond::{BondState, BondTable};
 use dataplane::interface::InterfaceId;
@@ -27,7 +27,7 @@ use wire::{MacAddr, lacp};
 
 use super::super::ports::OpenPort;
 use super::Owner;
-use super::questions::{WORKERS_PATIENCE, reply};
+use super::questions::{WORKERS_PATIENCE, answer};
 use super::state::Devices;
 use super::watch::PortNotification;
 
@@ -222,7 +222,7 @@ impl Owner {
         let mut bonds: Vec<_> =
             self.devices.bonds.values().map(|bond| self.bond_report(bond)).collect();
         if bonds.is_empty() {
-            return reply(to, Ok(Vec::<report::Bond>::new()));
+            return answer(to, &query::BONDS, Ok(Vec::new()));
         }
         let orders = self.slow_path.orders.clone();
         tokio::spawn(async move {
@@ -234,8 +234,9 @@ impl Owner {
                     WORKERS_PATIENCE.as_secs()
                 )),
             };
-            reply(
+            answer(
                 to,
+                &query::BONDS,
                 known.map(|known| {
                     bonds.iter_mut().for_each(|bond| add_lacp(bond, &known));
                     bonds.into_iter().map(|bond| bond.report).collect::<Vec<_>>()

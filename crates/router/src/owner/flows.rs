@@ -4,13 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result};
 use api::report::{Change, Flow, Flows};
-use api::{Answer, FlowSelection};
+use api::{Answer, FlowSelection, query};
 use dataplane::flows::{FlowTable, Phase, Selection};
 use dataplane::words::count;
 use tokio::sync::oneshot;
 
 use super::Owner;
-use super::questions::reply;
+use super::questions::answer;
 
 impl Owner {
     /// Answers from another thread: there may be millions.
@@ -22,7 +22,7 @@ impl Owner {
                 Some(table) => report(&table, &selection, most, &vrfs),
                 None => Flows::default(),
             };
-            reply(to, Ok(flows));
+            answer(to, &query::FLOWS, Ok(flows));
         });
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail};
+use api::query::{self, Query};
 use api::report::{
     self, Families, Neighbour, Offload, Path, Port, Remote, ResolvedPath, Room, Route, RouteAnswer,
     RouteSummary, Structures,
@@ -131,40 +132,46 @@ impl Owner {
     /// Answers every question of `show`: at once by [`reply`], or later from another thread or task that has `to`.
     fn show(&mut self, show: Show, to: oneshot::Sender<Answer>) {
         match show {
-            Show::Ports => reply(to, Ok(self.all_ports())),
-            Show::Interfaces => reply(to, Ok(self.interface_reports())),
+            Show::Ports => answer(to, &query::PORTS, Ok(self.all_ports())),
+            Show::Interfaces => answer(to, &query::INTERFACES, Ok(self.interface_reports())),
             Show::Bonds => self.list_bonds(to),
             Show::Routes(_) => reply(to, Err::<(), _>(anyhow!("routes are asked for by pages"))),
-            Show::Summary => reply(to, Ok(self.summary())),
+            Show::Summary => answer(to, &query::SUMMARY, Ok(self.summary())),
             Show::Route { address, flow, vrf } => {
-                reply(to, self.lookup(vrf.as_deref(), address, flow));
+                answer(to, &query::ROUTE, self.lookup(vrf.as_deref(), address, flow));
             }
-            Show::Vrfs => reply(to, Ok(self.vrf_reports())),
+            Show::Vrfs => answer(to, &query::VRFS, Ok(self.vrf_reports())),
             Show::Neighbours => self.list_neighbours(to),
-            Show::Sources => reply(to, Ok(self.source_reports())),
-            Show::Filters => reply(to, Ok(self.counted_filters())),
-            Show::FilterVerdict { name, packet } => reply(to, self.verdict(&name, &packet)),
-            Show::Sets => reply(to, Ok(self.prefix_sets())),
+            Show::Sources => answer(to, &query::SOURCES, Ok(self.source_reports())),
+            Show::Filters => answer(to, &query::FILTERS, Ok(self.counted_filters())),
+            Show::FilterVerdict { name, packet } => {
+                answer(to, &query::FILTER_VERDICT, self.verdict(&name, &packet))
+            }
+            Show::Sets => answer(to, &query::SETS, Ok(self.prefix_sets())),
             Show::Flows { of, most } => self.list_flows(&of, most, to),
-            Show::Mirrors => reply(to, Ok(self.mirrors())),
-            Show::Exporters => reply(to, Ok(self.exporters())),
-            Show::Multicast => reply(to, Ok(self.multicast())),
-            Show::Forwarders => reply(to, Ok(self.forwarder_reports())),
-            Show::Rss => reply(to, Ok(self.rss_reports())),
-            Show::ControlQueues => reply(to, Ok(self.control_queue_reports())),
-            Show::Queues => reply(to, Ok(self.queue_reports())),
-            Show::Status => reply(to, Ok(self.status())),
-            Show::Overview { interfaces, vrfs } => reply(to, Ok(self.overview(interfaces, vrfs))),
-            Show::Counters => reply(to, Ok(self.forwarding.ledger.counters())),
-            Show::Policing => reply(to, Ok(self.policing())),
-            Show::Graph => reply(to, Ok(self.forwarding.ledger.graph())),
-            Show::Commands => reply(to, Ok(self.commands())),
-            Show::Click => reply(to, Ok(self.click_elements())),
-            Show::Steps => reply(to, Ok(self.forwarding.ledger.steps())),
+            Show::Mirrors => answer(to, &query::MIRRORS, Ok(self.mirrors())),
+            Show::Exporters => answer(to, &query::EXPORTERS, Ok(self.exporters())),
+            Show::Multicast => answer(to, &query::MULTICAST, Ok(self.multicast())),
+            Show::Forwarders => answer(to, &query::FORWARDERS, Ok(self.forwarder_reports())),
+            Show::Rss => answer(to, &query::RSS, Ok(self.rss_reports())),
+            Show::ControlQueues => {
+                answer(to, &query::CONTROL_QUEUES, Ok(self.control_queue_reports()))
+            }
+            Show::Queues => answer(to, &query::QUEUES, Ok(self.queue_reports())),
+            Show::Status => answer(to, &query::STATUS, Ok(self.status())),
+            Show::Overview { interfaces, vrfs } => {
+                answer(to, &query::OVERVIEW, Ok(self.overview(interfaces, vrfs)))
+            }
+            Show::Counters => answer(to, &query::COUNTERS, Ok(self.forwarding.ledger.counters())),
+            Show::Policing => answer(to, &query::POLICING, Ok(self.policing())),
+            Show::Graph => answer(to, &query::GRAPH, Ok(self.forwarding.ledger.graph())),
+            Show::Commands => answer(to, &query::COMMANDS, Ok(self.commands())),
+            Show::Click => answer(to, &query::CLICK, Ok(self.click_elements())),
+            Show::Steps => answer(to, &query::STEPS, Ok(self.forwarding.ledger.steps())),
             Show::Topology => self.draw_topology(to),
-            Show::History => reply(to, Ok(self.configurations.report())),
+            Show::History => answer(to, &query::HISTORY, Ok(self.configurations.report())),
             Show::Configuration { number } => {
-                reply(to, self.configurations.configuration(number));
+                answer(to, &query::CONFIGURATION, self.configurations.configuration(number));
             }
             // Its answer is a plan, which `begin` has prepared.
             Show::Difference { .. } => {
@@ -199,7 +206,9 @@ impl Owner {
     /// Answers from another thread, which reads the machine.
     fn draw_topology(&self, to: oneshot::Sender<Answer>) {
         let placement = self.placement();
-        tokio::task::spawn_blocking(move || reply(to, Ok(placement.on(&Machine::here()))));
+        tokio::task::spawn_blocking(move || {
+            answer(to, &query::TOPOLOGY, Ok(placement.on(&Machine::here())));
+        });
     }
 
     /// The filters, with the hits of the rules that devices hold.
@@ -516,7 +525,8 @@ impl Owner {
                 is_static: info.is_static,
                 queued: info.queued,
             };
-            reply(to, table.map(|table| table.into_iter().map(neighbour).collect::<Vec<_>>()));
+            let neighbours = table.map(|table| table.into_iter().map(neighbour).collect());
+            answer(to, &query::NEIGHBOURS, neighbours);
         });
     }
 }
@@ -631,6 +641,11 @@ fn kind(target: &Target) -> &'static str {
         Target::Prohibited => "prohibited",
         Target::Unreachable => "unreachable",
     }
+}
+
+/// Sends the answer to a query.
+pub(super) fn answer<A: Serialize>(to: oneshot::Sender<Answer>, _: &Query<A>, report: Result<A>) {
+    reply(to, report);
 }
 
 /// Sends an answer. The client may have disconnected.

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
 use api::configuration::{ApplyRequest, PlanRequest, RollbackRequest, SaveRequest};
-use api::report::{Applied, Change, ChangePlan, Configuration, HistoryEntry, Saved};
-use api::{Request, Show, client};
+use api::report::{Applied, Change, ChangePlan, Saved};
+use api::{Request, Show, client, query};
 use clap::Args;
 
 use super::{Console, RouterArgs};
@@ -170,17 +170,15 @@ fn save_this(request: SaveRequest, console: &mut Console<'_>) -> Result<()> {
 /// Shows the applied configurations, one of them, or the differences to one.
 pub fn history(args: &HistoryArgs, console: &mut Console<'_>) -> Result<()> {
     match args.number {
-        None => console.report(&Request::Show(Show::History), |report| {
-            Ok(table::history(&serde_json::from_value::<Vec<HistoryEntry>>(report)?))
-        }),
+        None => console.ask(&query::HISTORY, Show::History, |all| Ok(table::history(&all))),
         Some(number) if args.diff => {
-            let show = Request::Show(Show::Difference { number, all: false });
-            console.report(&show, |report| Ok(table::plan(&serde_json::from_value(report)?)))
+            let show = Show::Difference { number, all: false };
+            console.ask(&query::DIFFERENCE, show, |plan| Ok(table::plan(&plan)))
         }
-        Some(number) => console.report(&Request::Show(Show::Configuration { number }), |report| {
-            let Configuration { text, .. } = serde_json::from_value(report)?;
-            Ok(text.trim_end().to_owned())
-        }),
+        Some(number) => {
+            let show = Show::Configuration { number };
+            console.ask(&query::CONFIGURATION, show, |one| Ok(one.text.trim_end().to_owned()))
+        }
     }
 }
 

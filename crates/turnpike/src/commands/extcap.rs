@@ -16,8 +16,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use api::capture::{CaptureRequest, Line, SNAP, SNAP_MAX};
-use api::report::{Graph, Interface};
-use api::{DEFAULT_SOCKET, Request, Show, client};
+use api::{DEFAULT_SOCKET, Show, client, query};
 use clap::Args;
 use dataplane::reason::DropReason;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -216,9 +215,7 @@ fn interfaces(socket: &Path) -> String {
         "extcap {{version={}}}{{help={HELP}}}{{display=Turnpike}}\n",
         env!("CARGO_PKG_VERSION")
     );
-    let found = client::ask(socket, &Request::Show(Show::Interfaces))
-        .and_then(|answer| Ok(serde_json::from_value::<Vec<Interface>>(answer)?));
-    let found = match found {
+    let found = match client::query(socket, &query::INTERFACES, Show::Interfaces) {
         Ok(found) => found,
         Err(error) => {
             eprintln!("{error:#}");
@@ -230,7 +227,7 @@ fn interfaces(socket: &Path) -> String {
     };
     list(DROPPED, "Turnpike: dropped packets");
     list(PUNTED, "Turnpike: packets to the slow path");
-    for Interface { name, .. } in &found {
+    for api::report::Interface { name, .. } in &found {
         match [DROPPED, PUNTED].contains(&name.as_str()) {
             true => eprintln!(
                 "interface \"{name}\" cannot be listed beside \"{PREFIX}{name}\"; use turnpike capture -i {name}"
@@ -243,8 +240,7 @@ fn interfaces(socket: &Path) -> String {
 
 /// The names of steps; none without a router.
 fn steps(socket: &Path) -> Vec<String> {
-    let graph = client::ask(socket, &Request::Show(Show::Graph))
-        .and_then(|answer| Ok(serde_json::from_value::<Graph>(answer)?));
+    let graph = client::query(socket, &query::GRAPH, Show::Graph);
     let graph = graph.inspect_err(|error| eprintln!("{error:#}"));
     graph.map_or_else(
         |_| Vec::new(),

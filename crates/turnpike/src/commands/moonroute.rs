@@ -9,8 +9,8 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use api::change::{NeighbourAdd, NeighbourChange, PathSpec, RouteAdd, RouteChange};
-use api::report::{Port, Route};
-use api::{Request, RouteFilter, Show, client};
+use api::report::Route;
+use api::{Request, RouteFilter, Show, client, query};
 use clap::Subcommand;
 use ipnet::IpNet;
 use serde_json::json;
@@ -114,8 +114,7 @@ fn write_down(
     if prefix.trunc() != prefix {
         bail!("networkIP {network}: has host bits; the network is {}", prefix.trunc());
     }
-    let ports = client::ask(console.socket, &Request::Show(Show::Ports))?;
-    let ports: Vec<Port> = serde_json::from_value(ports)?;
+    let ports = client::query(console.socket, &query::PORTS, Show::Ports)?;
     if !ports.iter().any(|known| known.name == port) {
         let known: Vec<_> = ports.iter().map(|port| port.name.as_str()).collect();
         bail!("nextHopPort \"{port}\": unknown; ports: {}", known.join(", "));

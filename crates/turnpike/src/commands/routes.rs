@@ -4,8 +4,8 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::Result;
-use api::report::{Route, RouteSummary};
-use api::{Request, RouteFilter, Show, client};
+use api::report::Route;
+use api::{RouteFilter, Show, client, query};
 use clap::Args;
 
 use super::{Console, words};
@@ -37,9 +37,7 @@ pub struct RoutesArgs {
 /// Requests routes and prints them.
 pub fn show(args: &RoutesArgs, console: &mut Console<'_>) -> Result<()> {
     if args.summary {
-        return console.report(&Request::Show(Show::Summary), |report| {
-            Ok(table::summary(&serde_json::from_value::<RouteSummary>(report)?))
-        });
+        return console.ask(&query::SUMMARY, Show::Summary, |summary| Ok(table::summary(&summary)));
     }
     let prefix = args.prefix.as_deref().map(words::prefix).transpose()?;
     let (source, longer, all) = (args.source.clone(), args.longer, args.all);

@@ -1,18 +1,15 @@
 //! `turnpike show`: queries the running router and prints the answer, as a table or as JSON.
 //!
-//! [`SHOWS`] declares every `show` with its name, help, options, query, answer and table. Help and
-//! completion of all shells are derived from it.
+//! [`SHOWS`] adds options and a table to [`query`]'s name, help and type of the answer. Help and completion of all
+//! shells are derived from it.
 
 use std::fmt::Debug;
 use std::net::IpAddr;
 
 use anyhow::Result;
-use api::report::{
-    Bond, ClickElement, ControlQueue, Counters, Exporters, Filter, FilterVerdict, Flows,
-    Forwarders, Graph, Interface, Mirror, Multicast, Neighbour, Policing, Port, PortQueue,
-    PrefixSet, RouteAnswer, Rss, SourceReport, Status, Steps, Vrf,
-};
-use api::{Flow, Request, Show};
+use api::query::{self, Query};
+use api::report::Graph;
+use api::{Flow, Show};
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches, Subcommand, ValueEnum};
 use control::config::default_graph_in_lua;
@@ -20,236 +17,137 @@ use dataplane::catalogue::Catalogue;
 use serde::de::DeserializeOwned;
 
 use super::flows::{FlowWords, protocol};
-use super::routes::{self, RoutesArgs};
+use super::routes;
 use super::{Console, RouterArgs};
 use crate::{picture, table};
 
 /// Every `show`, in the order of the help.
 static SHOWS: &[&dyn ShowCommand] = &[
     &Declaration {
-        name: "ports",
+        query: &query::PORTS,
         alias: None,
-        help: "Ports: device, addresses, link, packets",
         show: |options: &PortsOptions, to| {
-            ask(to, Show::Ports, |ports: Vec<Port>| match options {
+            to.ask(&query::PORTS, Show::Ports, |ports| match options {
                 PortsOptions { offloads: true, .. } => Ok(table::offloads(&ports)),
                 PortsOptions { link: true, .. } => Ok(table::links(&ports)),
                 PortsOptions { .. } => Ok(table::ports(&ports)),
             })
         },
     },
-    &Declaration {
-        name: "interfaces",
-        alias: None,
-        help: "Interfaces: ports, bonds and the VLANs on them, addresses, link, packets",
-        show: |_: &NoOptions, to| {
-            ask(to, Show::Interfaces, |all: Vec<Interface>| Ok(table::interfaces(&all)))
-        },
+    &Plain {
+        query: &query::INTERFACES,
+        question: Show::Interfaces,
+        table: |all| table::interfaces(all),
     },
+    &Plain { query: &query::BONDS, question: Show::Bonds, table: |all| table::bonds(all) },
+    &Declaration { query: &query::ROUTES, alias: None, show: routes::show },
     &Declaration {
-        name: "bonds",
+        query: &query::ROUTE,
         alias: None,
-        help: "Bonds: mode, ports, their state, LACP partners and counters",
-        show: |_: &NoOptions, to| ask(to, Show::Bonds, |all: Vec<Bond>| Ok(table::bonds(&all))),
-    },
-    &Declaration {
-        name: "routes",
-        alias: None,
-        help: "Routes",
-        show: |options: &RoutesArgs, to| routes::show(options, to),
-    },
-    &Declaration {
-        name: "route",
-        alias: None,
-        help: "Forwarding decision for an address",
         show: |options: &RouteOptions, to| {
-            ask(to, options.question(), |route: RouteAnswer| Ok(table::route(&route)))
+            to.ask(&query::ROUTE, options.question(), |route| Ok(table::route(&route)))
         },
     },
-    &Declaration {
-        name: "vrfs",
-        alias: None,
-        help: "VRFs: ports, number of routes, kernel tables",
-        show: |_: &NoOptions, to| ask(to, Show::Vrfs, |vrfs: Vec<Vrf>| Ok(table::vrfs(&vrfs))),
+    &Plain { query: &query::VRFS, question: Show::Vrfs, table: |all| table::vrfs(all) },
+    &Plain { query: &query::SOURCES, question: Show::Sources, table: |all| table::sources(all) },
+    &Plain {
+        query: &query::NEIGHBOURS,
+        question: Show::Neighbours,
+        table: |all| table::neighbours(all),
     },
-    &Declaration {
-        name: "sources",
-        alias: None,
-        help: "Sources of routes and their state",
-        show: |_: &NoOptions, to| {
-            ask(to, Show::Sources, |sources: Vec<SourceReport>| Ok(table::sources(&sources)))
-        },
+    &Plain { query: &query::FORWARDERS, question: Show::Forwarders, table: table::forwarders },
+    &Plain { query: &query::RSS, question: Show::Rss, table: |all| table::rss(all) },
+    &Plain {
+        query: &query::CONTROL_QUEUES,
+        question: Show::ControlQueues,
+        table: |all| table::control_queues(all),
     },
-    &Declaration {
-        name: "neighbours",
-        alias: None,
-        help: "Neighbours: address, MAC, state, waiting packets",
-        show: |_: &NoOptions, to| {
-            ask(to, Show::Neighbours, |all: Vec<Neighbour>| Ok(table::neighbours(&all)))
-        },
+    &Plain { query: &query::QUEUES, question: Show::Queues, table: |all| table::queues(all) },
+    &Plain {
+        query: &query::MULTICAST,
+        question: Show::Multicast,
+        table: |all| table::multicast(all),
     },
+    &Plain { query: &query::MIRRORS, question: Show::Mirrors, table: |all| table::mirrors(all) },
+    &Plain { query: &query::EXPORTERS, question: Show::Exporters, table: table::exporters },
     &Declaration {
-        name: "forwarders",
+        query: &query::FILTERS,
         alias: None,
-        help: "Forwarders: cores, NUMA nodes, queues, load",
-        show: |_: &NoOptions, to| {
-            ask(to, Show::Forwarders, |all: Forwarders| Ok(table::forwarders(&all)))
-        },
-    },
-    &Declaration {
-        name: "rss",
-        alias: None,
-        help: "RSS: hash, key, redirection table",
-        show: |_: &NoOptions, to| ask(to, Show::Rss, |ports: Vec<Rss>| Ok(table::rss(&ports))),
-    },
-    &Declaration {
-        name: "control-queues",
-        alias: None,
-        help: "Control queues: rules that select their packets, learned flows",
-        show: |_: &NoOptions, to| {
-            ask(to, Show::ControlQueues, |queues: Vec<ControlQueue>| {
-                Ok(table::control_queues(&queues))
-            })
-        },
-    },
-    &Declaration {
-        name: "queues",
-        alias: None,
-        help: "Software transmit queues: discipline, rate; length, delay, drops and marks of each class",
-        show: |_: &NoOptions, to| {
-            ask(to, Show::Queues, |queues: Vec<PortQueue>| Ok(table::queues(&queues)))
-        },
-    },
-    &Declaration {
-        name: "multicast",
-        alias: None,
-        help: "Multicast routes: groups, egress ports, packets",
-        show: |_: &NoOptions, to| {
-            ask(to, Show::Multicast, |routes: Vec<Multicast>| Ok(table::multicast(&routes)))
-        },
-    },
-    &Declaration {
-        name: "mirrors",
-        alias: None,
-        help: "Mirror sessions (SPAN): sources, destination, copies",
-        show: |_: &NoOptions, to| {
-            ask(to, Show::Mirrors, |mirrors: Vec<Mirror>| Ok(table::mirrors(&mirrors)))
-        },
-    },
-    &Declaration {
-        name: "exporters",
-        alias: None,
-        help: "Exporters (sFlow, IPFIX), their collectors, the SNMP agent",
-        show: |_: &NoOptions, to| {
-            ask(to, Show::Exporters, |of: Exporters| Ok(table::exporters(&of)))
-        },
-    },
-    &Declaration {
-        name: "filters",
-        alias: None,
-        help: "Packet filters: rules, actions, hits",
         show: |options: &FiltersOptions, to| match options.verdict() {
             Some(verdict) => {
-                ask(to, verdict, |verdict: FilterVerdict| Ok(table::verdict(&verdict)))
+                to.ask(&query::FILTER_VERDICT, verdict, |verdict| Ok(table::verdict(&verdict)))
             }
-            None => ask(to, Show::Filters, |filters: Vec<Filter>| {
-                table::filters(&filters, options.name.as_deref())
+            None => to.ask(&query::FILTERS, Show::Filters, |all| {
+                table::filters(&all, options.name.as_deref())
             }),
         },
     },
     &Declaration {
-        name: "sets",
+        query: &query::SETS,
         alias: None,
-        help: "Prefix sets of filters and their sizes",
         show: |options: &SetsOptions, to| {
-            ask(to, Show::Sets, |sets: Vec<PrefixSet>| table::sets(&sets, options.name.as_deref()))
+            to.ask(&query::SETS, Show::Sets, |sets| table::sets(&sets, options.name.as_deref()))
         },
     },
     &Declaration {
-        name: "flows",
+        query: &query::FLOWS,
         alias: None,
-        help: "Flows tracked by filters with `state`, largest first",
         show: |options: &FlowsOptions, to| {
-            ask(to, options.question(), |flows: Flows| Ok(table::flows(&flows)))
+            to.ask(&query::FLOWS, options.question(), |flows| Ok(table::flows(&flows)))
         },
     },
+    &Plain { query: &query::STATUS, question: Show::Status, table: table::status },
     &Declaration {
-        name: "status",
+        query: &query::COUNTERS,
         alias: None,
-        help: "Version, uptime and configuration of the router",
-        show: |_: &NoOptions, to| {
-            ask(to, Show::Status, |status: Status| Ok(table::status(&status)))
-        },
-    },
-    &Declaration {
-        name: "counters",
-        alias: None,
-        help: "Packet counters; drops by step and reason, largest first",
         show: |options: &CountersOptions, to| {
-            ask(to, Show::Counters, |all: Counters| Ok(table::counters(&all, options.all)))
+            to.ask(&query::COUNTERS, Show::Counters, |all| Ok(table::counters(&all, options.all)))
         },
     },
     &Declaration {
-        name: "policing",
+        query: &query::POLICING,
         alias: Some("protection"),
-        help: "Control-plane policing: rates, accepted and refused packets of each class",
         show: |_: &NoOptions, to| {
-            ask(to, Show::Policing, |policing: Policing| Ok(table::policing(&policing)))
+            to.ask(&query::POLICING, Show::Policing, |all| Ok(table::policing(&all)))
         },
     },
+    &Plain { query: &query::STEPS, question: Show::Steps, table: table::steps },
     &Declaration {
-        name: "steps",
+        query: &query::CLICK,
         alias: None,
-        help: "Steps of the graph; calls, time and errors of Lua steps",
-        show: |_: &NoOptions, to| ask(to, Show::Steps, |steps: Steps| Ok(table::steps(&steps))),
-    },
-    &Declaration {
-        name: "click",
-        alias: None,
-        help: "Elements of a Click configuration: class, step or port, packets",
         show: |options: &ClickOptions, to| {
-            ask(to, Show::Click, |elements: Vec<ClickElement>| {
+            to.ask(&query::CLICK, Show::Click, |elements| {
                 table::click(&elements, options.name.as_deref())
             })
         },
     },
+    &Plain { query: &query::TOPOLOGY, question: Show::Topology, table: picture::topology::text },
     &Declaration {
-        name: "topology",
+        query: &query::GRAPH,
         alias: None,
-        help: "Topology: NUMA nodes, cores and caches with their ports, queues and forwarders",
-        show: |_: &NoOptions, to| ask(to, Show::Topology, |all| Ok(picture::topology::text(&all))),
-    },
-    &Declaration {
-        name: "graph",
-        alias: None,
-        help: "The graph of steps with the packets on its edges",
         show: |options: &GraphOptions, to| {
             if options.lua {
                 return to.print(&default_graph_in_lua(&Catalogue::default())?);
             }
-            ask(to, Show::Graph, |graph: Graph| Ok(options.format.draw(&graph)))
+            to.ask(&query::GRAPH, Show::Graph, |graph| Ok(options.format.draw(&graph)))
         },
     },
 ];
 
-/// A `show` with options of this type.
-struct Declaration<O> {
-    name: &'static str,
-    /// Another name, which help does not list.
-    alias: Option<&'static str>,
-    /// Its line in the list of shows.
-    help: &'static str,
-    /// Sends the query and prints the answer, usually by [`ask`].
-    show: fn(&O, &mut Console<'_>) -> Result<()>,
+/// A `show` without options, whose table has the whole answer.
+struct Plain<A: 'static> {
+    query: &'static Query<A>,
+    question: Show,
+    table: fn(&A) -> String,
 }
 
-/// Sends a query to the router, and prints its answer: as JSON, or as the table of it.
-fn ask<A: DeserializeOwned>(
-    to: &mut Console<'_>,
-    question: Show,
-    table: impl FnOnce(A) -> Result<String>,
-) -> Result<()> {
-    to.report(&Request::Show(question), |answer| table(serde_json::from_value(answer)?))
+/// A `show` with options of this type.
+struct Declaration<O, A: 'static> {
+    query: &'static Query<A>,
+    /// Another name, which help does not list.
+    alias: Option<&'static str>,
+    /// Sends the query and prints the answer, usually by [`Console::ask`].
+    show: fn(&O, &mut Console<'_>) -> Result<()>,
 }
 
 #[derive(Debug, Args)]
@@ -374,7 +272,7 @@ impl Format {
     }
 }
 
-/// A declaration with options of any type.
+/// A declaration of any type.
 trait ShowCommand: Sync {
     fn name(&self) -> &'static str;
     /// Returns the command of clap that parses its options.
@@ -382,13 +280,27 @@ trait ShowCommand: Sync {
     fn read(&'static self, options: &ArgMatches) -> Result<Box<dyn Wanted>, Error>;
 }
 
-impl<O: Args + Debug + 'static> ShowCommand for Declaration<O> {
+impl<A: DeserializeOwned> ShowCommand for Plain<A> {
     fn name(&self) -> &'static str {
-        self.name
+        self.query.name()
     }
 
     fn command(&self) -> Command {
-        let command = O::augment_args(Command::new(self.name)).about(self.help);
+        NoOptions::augment_args(Command::new(self.name())).about(self.query.help).long_about(None)
+    }
+
+    fn read(&'static self, _: &ArgMatches) -> Result<Box<dyn Wanted>, Error> {
+        Ok(Box::new(self))
+    }
+}
+
+impl<O: Args + Debug + 'static, A> ShowCommand for Declaration<O, A> {
+    fn name(&self) -> &'static str {
+        self.query.name()
+    }
+
+    fn command(&self) -> Command {
+        let command = O::augment_args(Command::new(self.name())).about(self.query.help);
         command.long_about(None).aliases(self.alias)
     }
 
@@ -403,14 +315,24 @@ trait Wanted {
     fn describe(&self) -> (&'static str, &dyn Debug);
 }
 
-impl<O: Debug> Wanted for (&'static Declaration<O>, O) {
+impl<A: DeserializeOwned> Wanted for &'static Plain<A> {
+    fn show(&self, console: &mut Console<'_>) -> Result<()> {
+        console.ask(self.query, self.question.clone(), |answer| Ok((self.table)(&answer)))
+    }
+
+    fn describe(&self) -> (&'static str, &dyn Debug) {
+        (self.query.name(), &())
+    }
+}
+
+impl<O: Debug, A> Wanted for (&'static Declaration<O, A>, O) {
     fn show(&self, console: &mut Console<'_>) -> Result<()> {
         let (declaration, options) = self;
         (declaration.show)(options, console)
     }
 
     fn describe(&self) -> (&'static str, &dyn Debug) {
-        (self.0.name, &self.1)
+        (self.0.query.name(), &self.1)
     }
 }
 
