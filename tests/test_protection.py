@@ -74,7 +74,7 @@ def test_bgp_arp_and_ping_survive_a_flood_of_expiring_packets(lab, workers):
     attacked = Attacked(lab, EXPIRED, f"turnpike.slowpath {{ workers = {workers} }}\n")
     peers = []
     for space, own, other in ((attacked.space, 1, 2), (attacked.left, 2, 1)):
-        neighbours = {f"10.0.1.{other}": (65000 + other, "timers 1 10")}
+        neighbours = {f"10.0.1.{other}": (65000 + other, "timers 1 6")}
         daemons = {"bgpd": bgp(65000 + own, f"10.0.1.{own}", neighbours)}
         peers.append(Frr(space, daemons))
         lab._made.callback(peers[-1].close)
@@ -88,10 +88,10 @@ def test_bgp_arp_and_ping_survive_a_flood_of_expiring_packets(lab, workers):
         said = attacked.left.run("ping", "-n", "-c", 20, "-i", "0.01", "-w", 30, "10.0.1.1", timeout=60).stdout
         # In order and without a gap; the duration depends on the machine.
         assert [int(n) for n in re.findall(r"icmp_seq=(\d+)", said)][:20] == list(range(1, 21)), said[-300:]
-    # A session depends on keepalives, one a second, and ends after ten seconds without: eleven more prove that it
+    # A session depends on keepalives, one a second, and ends after six seconds without: seven more prove that it
     # continues.
     heard = session(peers[0])["msgRcvd"]
-    assert wait_for(lambda: session(peers[0])["msgRcvd"] >= heard + 11, 60, 0.5)
+    assert wait_for(lambda: session(peers[0])["msgRcvd"] >= heard + 7, 60, 0.5)
     assert established(peers[0]) and dropped_sessions(peers[0]) == flaps
     assert attacked.refused().keys() == {"errors"}
     assert attacked.refused()["errors"] > before

@@ -111,7 +111,7 @@ def test_a_router_under_a_flood_ends_when_it_is_asked_to(lab, kind):
     attacked = Attacked(lab)
     calm = Attacked.end(attacked)
     attacked = Attacked(lab)
-    flood = attacked.flood(kind, 10 * FRAMES)
+    flood = attacked.flood(kind, 10 * FRAMES, 5 * RATE)
     received = attacked.router.show("counters")["received"]
     assert wait_for(lambda: attacked.router.show("counters")["received"] > received + 20_000, 60)
     assert flood.is_running()
