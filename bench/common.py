@@ -100,7 +100,8 @@ def experiment(documentation, parts, runs=3):
         print(f"\n{part}: {done[part].line()}", flush=True)
         if not given.no_docs:
             PLOTS.mkdir(exist_ok=True)
-            plot(done[part].figure, PLOTS / f"{name}-{part}.svg")
+            if done[part].figure:
+                plot(done[part].figure, PLOTS / f"{name}-{part}.svg")
             record(ROOT / "docs/benchmarks.md", f"{name}-{part}", done[part].text())
     write(given.json, about, parts={part: {"figure": d.figure, "line": d.line(), "runs": d.runs} for part, d in done.items()})
 

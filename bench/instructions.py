@@ -28,6 +28,7 @@ COUNTED = PACKETS + PACKETS // 4
 FUNCTIONS = {"io": "*BareLoop*turn*", "router": "*Router*turn*"}
 # The cases by their source: the bare loop is the same for all of one.
 SOURCES = {"4r1e": "ip4", "noop": "ip4", "4r4e": "ip4", "full4": "ip4", "vrf4": "ip4", "bond4": "ip4", "vlan4": "vlan", "qinq4": "qinq",
+           "vlan4-device": "stripped",
            "filter-first": "ip4", "filter-10": "ip4", "filter-1000": "ip4", "filter-10000": "ip4", "filter-state": "ip4",
            "filter-police": "ip4", "filter-sources": "ip4", "filter-set": "ip4", "full6": "ip6", "mixed": "both"}
 # Cases with a step in Lua, whose machine code is generated at run time and differs between runs, and the one in Rust

@@ -5,6 +5,7 @@ lossfree   the highest rate without loss, and with 0.5 % of it, by frame size, o
 cores      forwarding rate by cores and frame size: flooded, so an upper bound of the loss-free one
 line-rate  the smallest frame at which one core fills a link of 1, 10, 25, 40 and 100 Gbit/s
 modes      forwarding rate with event devices in software, by order and cores, beside run to completion
+order      packets of one flow that arrive after a later one, of ten million, by mode, over memif links
 idle       the share of its time that a forwarder's core is idle, by offered rate, over veth pairs
 """
 
@@ -107,6 +108,35 @@ def modes(given):
     return common.Part(drawn, {", ".join(map(str, row)): done for row, done in runs.items()}, said, PUBLISHED, table)
 
 
+# Packets of the flow, and their rate, which every mode forwards.
+NUMBERED, NUMBERED_KPPS = 10_000_000, 250
+
+
+def order(given):
+    have, names = common.cores(), [COMPLETION] + [f"{device}, {order}" for device, orders in DEVICES.items() for order in orders]
+
+    def measure(name):
+        chosen = mode(name, have)
+        used, more = ",".join(map(str, chosen["cores_used"])), chosen.get("forwarders", "")
+        config = f'turnpike.forwarders {{ cores = "{used}", shed = false, {more} }}\n'
+        lab = Lab()
+        try:
+            wires = common.Memifs(lab, config=config)
+            done = common.report(wires.generate(1, 2, f"{NUMBERED_KPPS}kpps", NUMBERED / NUMBERED_KPPS / 1000))
+            arrived = done["received"]
+            return {"sent": done["sent"], "arrived": arrived["packets"], **{key: arrived[key] for key in ("reordered", "duplicates")}}
+        finally:
+            lab.close()
+
+    runs = {name: measure(name) for name in names}
+    head = "| one flow | sent | arrived | reordered | twice |\n|---|---|---|---|---|\n"
+    row = lambda name, one: f"| {name} | {one['sent']:,} | {one['arrived']:,} | {one['reordered']:,} | {one['duplicates']:,} |\n"  # noqa: E731
+    table = head + "".join(row(name, one) for name, one in runs.items())
+    kept = [name for name, one in runs.items() if one["reordered"] == 0]
+    said = f"In the order in which they were sent: {'; '.join(kept)}."
+    return common.Part(None, runs, said, "the scheduler keeps the order of a flow; no figure.", table)
+
+
 def idle(given):
     def measure(kpps):
         lab = Lab()
@@ -129,7 +159,7 @@ def idle(given):
     return common.Part(drawn, runs, said, PUBLISHED)
 
 
-PARTS = {"lossfree": lossfree, "cores": cores, "line-rate": line_rate, "modes": modes, "idle": idle}
+PARTS = {"lossfree": lossfree, "cores": cores, "line-rate": line_rate, "modes": modes, "order": order, "idle": idle}
 
 if __name__ == "__main__":
     common.run(lambda: common.experiment(__doc__, PARTS))

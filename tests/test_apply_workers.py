@@ -230,7 +230,7 @@ def test_a_forwarder_that_stops_during_the_exchange_leaves_the_workers_as_they_a
         assert has_workers(router, 1)
     assert "forwarder 1" in error and "panicked" not in error, error
     print(error, router.log()[-3000:])
-    assert all("20 packets transmitted, 20 received" in one for one in said), said
+    assert all("20 packets transmitted, 20 received" in one for one in said), (said, router.dropped())
     assert has_workers(router, 1)
     apply(router, PORTS + two + slow_path(2))
     assert has_workers(router, 2) and reaches(hosts.left, "10.0.2.1")

@@ -145,6 +145,8 @@ def test_a_host_interface_moves_between_namespaces_of_vrfs(lab):
     assert status == 2 and not report["restart"], report
     assert set(changes) == {'port "plain": host', 'port "plain": vrf'}
     assert not any(change["reopens"] for change in changes.values()), changes
+    # Neighbours are found before packets are counted.
+    assert net.reaches("r1", "10.0.2.2") and net.reaches("r1", "fd00:2::2")
     sink = Sink(net.hosts["r2"])
     stream = Stream(net.hosts["r1"], ["10.0.2.2", "fd00:2::2"], rate=1000)
     assert sink.wait(1)

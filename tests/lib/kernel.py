@@ -180,6 +180,6 @@ def pings(space, address, count=1, timeout=1, size=56, source=None):
     return all(space.run(*ping, check=False).returncode == 0 for _ in range(count))
 
 
-def reaches(space, address, seconds=10):
-    """Waits until the address answers an echo request."""
-    return wait_for(lambda: pings(space, address), seconds, 0.1)
+def reaches(space, address, seconds=10, source=None):
+    """Waits until the address answers an echo request, from `source` if it is given."""
+    return wait_for(lambda: pings(space, address, source=source), seconds, 0.1)

@@ -28,6 +28,7 @@
 //! | `vrf4` | as `full4`, in a VRF besides the default one | 4 | IPv4 |
 //! | `bond4` | as `full4`, by a bond of all ports | 4 | IPv4 |
 //! | `vlan4`, `qinq4` | as `full4`, by VLANs on all ports | 4 | IPv4 with one tag, with two |
+//! | `vlan4-device` | as `vlan4`, behind devices that strip and insert tags | 4 | IPv4, the tag beside each packet |
 //! | `full6` | the same of IPv6 | 4 | IPv6, random prefixes of the table, random host bits |
 //! | `mixed` | both | 4 | the two by turns, so a batch is half of each |
 //!
@@ -240,7 +241,11 @@ impl Bench {
     fn source(&self, mix: Mix) -> Result<RxQueue> {
         let args = format!("rx_pcap={},infinite_rx=1", self.pcap(mix).display());
         let (mut rx, _) = self.open("net_pcap", &args)?;
-        rx.pop().context("the pcap driver has a receive queue")
+        let mut queue = rx.pop().context("the pcap driver has a receive queue")?;
+        if let Some(control) = mix.stripped() {
+            ensure!(queue.say_tags(control), "DPDK has no memory for a callback");
+        }
+        Ok(queue)
     }
 
     /// Opens the queue of a port that frees its packets.

@@ -36,24 +36,31 @@ pub enum Mix {
     Vlan,
     /// The same behind a service tag (802.1ad).
     QinQ,
+    /// As [`Mix::Vlan`], from a device that has stripped the tag.
+    Stripped,
     /// As [`Mix::V4`], from random addresses; the other sources' addresses are one.
     Sources,
 }
 
 impl Mix {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::V4, Self::V6, Self::Both, Self::Vlan, Self::QinQ, Self::Sources];
+    pub const ALL: [Self; 7] =
+        [Self::V4, Self::V6, Self::Both, Self::Vlan, Self::QinQ, Self::Stripped, Self::Sources];
 
-    /// Returns the tags of its frames.
+    /// Returns the tags of its frames on the wire.
     pub fn tags(self) -> Option<Tags> {
         let customer = Tag { protocol: TagProtocol::Dot1q, id: 100, priority: 0 };
         let service = Tag { protocol: TagProtocol::Dot1ad, id: 200, priority: 0 };
         match self {
             Self::V4 | Self::V6 | Self::Both | Self::Sources => None,
-            Self::Vlan => Some(Tags { outer: customer, inner: None }),
+            Self::Vlan | Self::Stripped => Some(Tags { outer: customer, inner: None }),
             Self::QinQ => Some(Tags { outer: service, inner: Some(customer) }),
         }
+    }
+
+    /// Returns the control information of the tag that the device has stripped from its frames.
+    pub fn stripped(self) -> Option<u16> {
+        self.tags().filter(|_| self == Self::Stripped).map(|tags| tags.outer.control())
     }
 
     /// Returns a word for file and device names.
@@ -64,6 +71,7 @@ impl Mix {
             Self::Both => "mixed",
             Self::Vlan => "vlan",
             Self::QinQ => "qinq",
+            Self::Stripped => "stripped",
             Self::Sources => "sources",
         }
     }
@@ -99,7 +107,7 @@ pub fn write_pcap(
                     _ => Ipv4Addr::new(198, 18, 0, 1),
                 };
                 let frame = frame((from, to), random.word() as u16);
-                match mix.tags() {
+                match mix.tags().filter(|_| mix.stripped().is_none()) {
                     None => record(file, &frame)?,
                     Some(tags) => record(file, &tagged(&frame, tags))?,
                 }

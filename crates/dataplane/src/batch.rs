@@ -549,13 +549,15 @@ impl Batch {
     }
 
     /// The control information of the tag that the device stripped, see [`Burst::stripped_tag`].
+    #[inline(always)]
     pub(crate) fn stripped_tag(&self, slot: usize) -> Option<u16> {
         self.burst.stripped_tag(slot)
     }
 
-    /// Regards a frame from which the device stripped a tag as untagged.
-    pub(crate) fn forget_stripped(&mut self, slot: usize) {
-        self.burst.forget_stripped(slot);
+    /// Regards frames from which the device stripped a tag as untagged.
+    #[inline(always)]
+    pub(crate) fn forget_stripped(&mut self, frames: Mask) {
+        self.burst.forget_stripped(frames.0);
     }
 
     /// Removes one or two VLAN tags from a frame; returns true on success, see [`Burst::remove_tags`].

@@ -96,7 +96,7 @@ impl Tag {
     }
 
     /// Returns its control information: priority and VLAN identifier.
-    fn control(self) -> u16 {
+    pub fn control(self) -> u16 {
         u16::from(self.priority) << 13 | self.id & ID
     }
 
@@ -325,6 +325,23 @@ impl OnPort<'_> {
             return Some((InterfaceId::new(number)?, 2));
         }
         (meaning.interface != 0).then_some((InterfaceId::new(meaning.interface)?, 1))
+    }
+
+    /// Returns the interface of frames from which the device stripped a tag with this identifier; `None` if there is no
+    /// such VLAN, or if the tags behind it may lead to another one.
+    #[inline(always)]
+    pub(crate) fn stripped(self, id: u16) -> Option<InterfaceId> {
+        let mut interface = 0;
+        for protocol in TagProtocol::ALL {
+            let meaning = self.outer.get(protocol, id);
+            if meaning.inner != 0 {
+                return None;
+            }
+            if interface == 0 {
+                interface = meaning.interface;
+            }
+        }
+        InterfaceId::new(interface).filter(|_| interface != 0)
     }
 
     /// Returns the pattern that a frame with these bytes after its addresses fits; `None` if there is no such VLAN, or

@@ -748,6 +748,7 @@ impl Burst {
 
     /// Returns the control information of the tag that the device stripped from a frame of
     /// [`Burst::vlan_stripped`]; `None` for other slots.
+    #[inline(always)]
     pub fn stripped_tag(&self, slot: usize) -> Option<u16> {
         let slot = slot % BURST_MAX;
         let stripped = self.stripped & self.owned & bit(slot) != 0;
@@ -767,9 +768,10 @@ impl Burst {
         if flags & sys::SHIM_MBUF_RX_VLAN_STRIPPED != 0 { (control >> 13) as u8 } else { 0 }
     }
 
-    /// Regards a frame from which the device stripped a tag as untagged from now on.
-    pub fn forget_stripped(&mut self, slot: usize) {
-        self.stripped &= !bit(slot % BURST_MAX);
+    /// Regards the frames of these slots, from which the device stripped a tag, as untagged from now on.
+    #[inline(always)]
+    pub fn forget_stripped(&mut self, mask: u64) {
+        self.stripped &= !mask;
     }
 
     /// Inserts the bytes of one or two tags after a frame's two addresses. Returns false, and does
@@ -1402,7 +1404,7 @@ mod tests {
         let mut burst = Burst::new();
         receive::<true>(&mut burst, vec![packet]);
         assert_eq!([0, 1].map(|slot| burst.stripped_tag(slot)), [Some(0x5005), None]);
-        burst.forget_stripped(0);
+        burst.forget_stripped(1);
         assert_eq!((burst.vlan_stripped(), burst.stripped_tag(0)), (0, None));
     }
 

@@ -1,6 +1,7 @@
 //! A port's receive and transmit queues: one burst per call.
 
 use std::cell::Cell;
+use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -102,6 +103,20 @@ impl RxQueue {
         burst.len()
     }
 
+    /// Has each packet that is received from now on reported as one from whose frame the device has stripped a customer
+    /// tag with this control information. Returns false if DPDK has no memory for that. For benchmarks of code that reads
+    /// it.
+    #[doc(hidden)]
+    pub fn say_tags(&mut self, control: u16) -> bool {
+        let QueuePlace { device, queue } = self.place;
+        let parameter = std::ptr::without_provenance_mut(control.into());
+        // SAFETY: the queue was set up, its owner does not receive meanwhile, and the callback's parameter is a number.
+        let added =
+            unsafe { sys::rte_eth_add_rx_callback(device, queue, Some(say_tag), parameter) };
+        self.says_more |= !added.is_null();
+        !added.is_null()
+    }
+
     /// Returns true if the device reports results about packets, which bursts have.
     pub fn says_more(&self) -> bool {
         self.says_more
@@ -141,7 +156,33 @@ impl RxQueue {
     }
 }
 
+/// Reports the tag in each of these packets.
+unsafe extern "C" fn say_tag(
+    _device: u16,
+    _queue: u16,
+    packets: *mut *mut sys::rte_mbuf,
+    count: u16,
+    _most: u16,
+    control: *mut c_void,
+) -> u16 {
+    for at in 0..usize::from(count) {
+        // SAFETY: by DPDK, these are the packets that were received, which nobody else uses yet.
+        unsafe {
+            let packet = packets.cast::<RawMbuf>().add(at).read();
+            packet.set_flags(packet.flags() | sys::SHIM_MBUF_RX_VLAN_STRIPPED);
+            packet.set_vlan_tci(control.addr() as u16);
+        }
+    }
+    count
+}
+
 impl TxQueue {
+    /// Leaves requested tags to the device, which does not insert them. For benchmarks of code that requests them.
+    #[doc(hidden)]
+    pub fn say_inserts(&mut self) {
+        self.unusual = REQUESTS;
+    }
+
     pub(crate) fn new(port: Arc<OpenPort>, queue: u16) -> Self {
         let watch = port.packet_ring(queue).map(|_| Watch::new());
         let place = port.tx_place(queue);

@@ -67,7 +67,7 @@ pub struct Case {
 }
 
 /// All cases, those with the same source together.
-pub const CASES: [Case; 27] = [
+pub const CASES: [Case; 28] = [
     Case { name: "4r1e", full: false, egress: 1, mix: Mix::V4, more: More::Nothing },
     Case { name: "noop", full: false, egress: 1, mix: Mix::V4, more: More::Noop },
     Case { name: "lua-empty", full: false, egress: 1, mix: Mix::V4, more: More::LuaEmpty },
@@ -98,6 +98,7 @@ pub const CASES: [Case; 27] = [
     Case { name: "bond4", full: true, egress: 4, mix: Mix::V4, more: More::Bond },
     Case { name: "vlan4", full: true, egress: 4, mix: Mix::Vlan, more: More::Vlans },
     Case { name: "qinq4", full: true, egress: 4, mix: Mix::QinQ, more: More::Vlans },
+    Case { name: "vlan4-device", full: true, egress: 4, mix: Mix::Stripped, more: More::Vlans },
     Case {
         name: "filter-sources",
         full: false,
@@ -319,7 +320,11 @@ impl Router {
         let tables = tables(case, lookups)?;
         let mut exits = Vec::new();
         for index in 0..case.egress {
-            let path = TxPath::Queue(bench.sink()?);
+            let mut sink = bench.sink()?;
+            if case.mix.stripped().is_some() {
+                sink.say_inserts();
+            }
+            let path = TxPath::Queue(sink);
             exits.push(Exit { path, ..Exit::none(port_id(index)?) });
         }
         let counters = Arc::new(ForwarderCounters::default());
@@ -579,7 +584,10 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
         filters.set(filters_of(case.more)?);
     }
     let table = VlanTable::default();
-    table.set(Arc::new(Vlans::new(&vlans, TagDevices::default(), &Bonds::default())));
+    let inserting = if case.mix.stripped().is_some() { case.egress } else { 0 };
+    let insert = (0..inserting).map(port_id).collect::<Result<_>>()?;
+    let devices = TagDevices { insert, ..TagDevices::default() };
+    table.set(Arc::new(Vlans::new(&vlans, devices, &Bonds::default())));
     let vrfs = VrfTables::new(Fibs { fib4: fib4.clone(), fib6: fib6.clone() });
     if case.more == More::Vrf {
         vrfs.add(VRF, Fibs { fib4, fib6 });
@@ -612,7 +620,7 @@ mod tests {
             "--case 4r2e: not found; known: 4r1e, noop, lua-empty, lua-voip, \
              lua-flushed, rust-voip, filter-10, filter-1000, filter-10000, filter-state, \
              filter-first, filter-police, filter-set, queue-fifo, queue-red, queue-codel, queue-drr, queue-shape, 4r4e, full4, vrf4, bond4, vlan4, \
-             qinq4, filter-sources, full6, mixed"
+             qinq4, vlan4-device, filter-sources, full6, mixed"
         );
         assert_eq!(choose(&[]).unwrap().len(), 14);
         let chosen = choose(&["mixed".into(), "4r1e".into()]).unwrap();

@@ -73,17 +73,42 @@ impl VlanInput {
         }
     }
 
+    /// Treats the frames from which the device stripped the same tag as from the first one together. Returns the others: all
+    /// if the VLAN also depends on a tag that is still in the frame.
+    #[inline(always)]
+    fn assign_alike(&self, batch: &mut Batch, stripped: Mask, vlans: OnPort<'_>) -> Mask {
+        let Some(first) = stripped.slots().next() else { return stripped };
+        let id = stripped_id(batch, first);
+        let Some(interface) = vlans.stripped(id) else { return stripped };
+        let alike = stripped.filter(|i| stripped_id(batch, i) == id);
+        batch.forget_stripped(alike);
+        batch.set_interface_of(alike, interface);
+        self.0.count(interface, batch, alike);
+        stripped.without(alike)
+    }
+
+    /// Assigns frames from which the device stripped a tag to their VLANs: those with the tags of many others together,
+    /// the rest one by one.
+    #[inline(never)]
+    fn assign_stripped(&self, batch: &mut Batch, mut stripped: Mask, vlans: OnPort<'_>) {
+        for _ in 0..TOGETHER {
+            stripped = self.assign_alike(batch, stripped, vlans);
+        }
+        for i in stripped.slots() {
+            self.untag_stripped(batch, i, vlans);
+        }
+    }
+
     /// Assigns a frame whose outer tag the device stripped to its VLAN, as [`untag`] does.
     #[cold]
     fn untag_stripped(&self, batch: &mut Batch, slot: usize, vlans: OnPort<'_>) {
-        let Some(control) = batch.stripped_tag(slot) else { return };
         let inner = || tag::<12>(batch, slot);
-        let ingress = |protocol| vlans.ingress((protocol, control & ID), inner);
+        let ingress = |protocol| vlans.ingress((protocol, stripped_id(batch, slot)), inner);
         let Some((interface, tags)) = TagProtocol::ALL.into_iter().find_map(ingress) else {
             return;
         };
         if tags == 1 || batch.remove_tags(slot, tags - 1) {
-            batch.forget_stripped(slot);
+            batch.forget_stripped(Mask::when(true, slot));
             batch.set_interface(slot, interface);
             self.0.tally().add(interface.index(), batch.len(slot));
         }
@@ -115,10 +140,16 @@ impl Step for VlanInput {
         if !rest.is_empty() {
             self.untag_mixed(batch, rest, vlans);
         }
-        for i in stripped.slots() {
-            self.untag_stripped(batch, i, vlans);
+        if !stripped.is_empty() {
+            self.assign_stripped(batch, stripped, vlans);
         }
     }
+}
+
+/// The VLAN's number in the tag that the device stripped from a frame; 0 for other frames.
+#[inline(always)]
+fn stripped_id(batch: &Batch, slot: usize) -> u16 {
+    batch.stripped_tag(slot).unwrap_or(0) & ID
 }
 
 /// Returns true for the Ethertype of a tag.
@@ -259,6 +290,34 @@ mod tests {
                 proptest::prop_assert_eq!(batch.interface(slot), alone.interface(0));
                 proptest::prop_assert_eq!(batch.frame(slot), alone.frame(0));
                 proptest::prop_assert_eq!(batch.priority(slot), alone.priority(0));
+            }
+        }
+    }
+
+    proptest::proptest! {
+        /// The same for tags that the device stripped, some of them with a tag behind them that counts.
+        #[test]
+        fn a_stripped_tag_s_vlan_does_not_depend_on_the_others(
+            kinds in proptest::collection::vec((0u16..9, 0usize..3), 1..=64),
+        ) {
+            let ip4 = FrameBuilder::ip4().build();
+            let frame = |inner: usize| [ip4.clone(), tagged(&ip4, Q, 7), tagged(&ip4, Q, 8)][inner].clone();
+            let frames: Vec<_> = kinds.iter().map(|&(_, inner)| frame(inner)).collect();
+            let mut step = many();
+            let strip = |batch: &mut Batch, slot: usize, tag: u16| {
+                if tag > 0 {
+                    batch.burst.say_tag(slot, tag);
+                }
+            };
+            let (_, batch) = run_step_on(&mut step, &frames, |batch| {
+                kinds.iter().enumerate().for_each(|(slot, &(tag, _))| strip(batch, slot, tag));
+            });
+            for (slot, frame) in frames.iter().enumerate() {
+                let set = |batch: &mut Batch| strip(batch, 0, kinds[slot].0);
+                let (_, alone) = run_step_on(&mut step, std::slice::from_ref(frame), set);
+                proptest::prop_assert_eq!(batch.interface(slot), alone.interface(0));
+                proptest::prop_assert_eq!(batch.frame(slot), alone.frame(0));
+                proptest::prop_assert_eq!(batch.vlan_stripped().has(slot), alone.vlan_stripped().has(0));
             }
         }
     }

@@ -54,7 +54,7 @@ impl Step for OnWire {
 fn restore_tag(batch: &mut Batch, slot: usize) -> bool {
     let Some(control) = batch.stripped_tag(slot) else { return true };
     let [high, low] = control.to_be_bytes();
-    batch.forget_stripped(slot);
+    batch.forget_stripped(Mask::when(true, slot));
     batch.insert_tags(slot, [TAGS[0][0], TAGS[0][1], high, low])
 }
 
