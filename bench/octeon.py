@@ -5,10 +5,14 @@ lossfree   the highest rate without loss, and with 0.5 % of it, by frame size, o
 cores      forwarding rate by cores and frame size: flooded, so an upper bound of the loss-free one
 line-rate  the smallest frame at which one core fills a link of 1, 10, 25, 40 and 100 Gbit/s
 modes      forwarding rate with event devices in software, by order and cores, beside run to completion
+model      a queueing model of the modes for 1 to 12 cores, from the costs of stages on all cores here, beside what is
+           measured here
 order      packets of one flow that arrive after a later one, of ten million, by mode, over memif links
 idle       the share of its time that a forwarder's core is idle, by offered rate, over veth pairs
 """
 
+import statistics
+import sys
 import time
 
 import common
@@ -108,6 +112,90 @@ def modes(given):
     return common.Part(drawn, {", ".join(map(str, row)): done for row, done in runs.items()}, said, PUBLISHED, table)
 
 
+# Cores of the model, and batches under way in it: an event device holds some thousand packets.
+MODELLED, UNDER_WAY = range(1, 13), 128
+
+
+def stage_costs(given, name, used):
+    """Microseconds of a core for each packet in each stage of a mode, and its rate in Mpps, on these cores. A thread's
+    time is that on its core, of which its share of rounds with packets counts; the scheduler's, which cannot be told
+    from its waiting, counts whole."""
+    lab = Lab()
+    try:
+        flood = common.Flood(lab, [["10.2.0.2"] * 256, ["10.1.0.2"] * 256], **mode(name, used))
+        pid, show = flood.router.process.pid, lambda: flood.router.show("forwarders")["forwarders"]
+        threads = [f"forwarder-{one['number']}" for one in show()]
+        threads += ["event-scheduler"] if "event_sw" in name else []
+        time.sleep(0.3)
+        read = lambda: ([common.cpu_seconds(pid, thread) for thread in threads], show())  # noqa: E731
+        (before, first), mpps = read(), flood.rate(given.seconds)
+        (after, last), sent = read(), mpps * 1e6 * (given.seconds + 0.3)
+        spent = [end - begin for begin, end in zip(before, after)]
+        for index, (begin, end) in enumerate(zip(first, last)):
+            busy, idle = (end[key] - begin[key] for key in ("busy_cycles", "idle_cycles"))
+            spent[index] *= busy / max(1, busy + idle)
+        per_packet = [1e6 * seconds / sent for seconds in spent]
+    finally:
+        lab.close()
+    if name == COMPLETION:
+        return {"forward": sum(per_packet)}, mpps
+    workers = sum(per_packet[1:len(first)])
+    return {"receive and send": per_packet[0], "forward": workers, "schedule": sum(per_packet[len(first):])}, mpps
+
+
+def demands(name, costs, count):
+    """Microseconds for each packet on each of so many cores. Without a core of its own a stage is where `event_mode` puts
+    it, and workers take what is left of the cores that they share."""
+    if name == COMPLETION:
+        return [costs["forward"] / count] * count
+    fixed = [costs["receive and send"]] + ([costs["schedule"]] if costs["schedule"] else [])
+    if count == 1:
+        return [sum(fixed) + costs["forward"]]
+    if count == 2:
+        fixed = [sum(fixed)]
+        return [max(fixed[0], (fixed[0] + costs["forward"]) / 2), max(0, min(costs["forward"], (fixed[0] + costs["forward"]) / 2))]
+    workers = count - len(fixed)
+    return fixed + [costs["forward"] / workers] * workers
+
+
+def closed_network(needs, customers):
+    """The rate, in customers for each unit of time, of a closed network of queues with one server each and these demands:
+    mean value analysis (Reiser and Lavenberg, 1980)."""
+    lengths, rate = [0.0] * len(needs), 0.0
+    for present in range(1, customers + 1):
+        times = [need * (1 + length) for need, length in zip(needs, lengths)]
+        rate = present / sum(times)
+        lengths = [rate * spent for spent in times]
+    return rate
+
+
+def model(given):
+    have, names = common.cores(), [COMPLETION] + [f"{device}, {order}" for device, orders in DEVICES.items() for order in orders]
+    few = [count for count in (1, 2) if count <= len(have)]
+    runs = {name: [] for name in names}
+    for number in range(given.runs):
+        for name, done in runs.items():
+            costs, _ = stage_costs(given, name, have[-few[-1]:])
+            done.append({"costs": costs, "measured": {count: moonroute.two_ports(given, **mode(name, have[-count:])) for count in few}})
+            print(f"run {number + 1}/{given.runs} {name}: {done[-1]}", file=sys.stderr)
+    series, lines, worst = {}, [], 0
+    for name, done in runs.items():
+        costs = {stage: statistics.median(one["costs"][stage] for one in done) for stage in done[0]["costs"]}
+        rates = {count: closed_network(demands(name, costs, count), UNDER_WAY) for count in MODELLED}
+        measured = {count: statistics.median(one["measured"][count] for one in done) for count in few}
+        errors = [100 * (rates[count] / measured[count] - 1) for count in few]
+        worst = max([worst, *map(abs, errors)])
+        series[f"{name}, model"] = list(rates.items())
+        stages = ", ".join(f"{stage} {1000 * cost:.0f}" for stage, cost in costs.items() if cost)
+        beside = " | ".join(f"{measured[count]:.2f} | {rates[count]:.2f} ({error:+.0f} %)" for count, error in zip(few, errors))
+        lines.append(f"| {name} | {stages} | {beside} | {rates[4]:.1f} | {rates[8]:.1f} | {rates[12]:.1f} |")
+    head = "| | ns a packet | " + " | ".join(f"{count} measured | {count} model" for count in few) + " | 4 model | 8 model | 12 model |"
+    table = "\n".join([head, "|" + "---|" * (2 * len(few) + 5), *lines]) + "\n"
+    drawn = common.figure("Rate by mode and cores, model", "cores", "million packets/s", series)
+    said = f"On the cores that are here the model errs by {worst:.0f} % at most."
+    return common.Part(drawn, runs, said, PUBLISHED, table)
+
+
 # Packets of the flow, and their rate, which every mode forwards.
 NUMBERED, NUMBERED_KPPS = 10_000_000, 250
 
@@ -159,7 +247,7 @@ def idle(given):
     return common.Part(drawn, runs, said, PUBLISHED)
 
 
-PARTS = {"lossfree": lossfree, "cores": cores, "line-rate": line_rate, "modes": modes, "order": order, "idle": idle}
+PARTS = {"lossfree": lossfree, "cores": cores, "line-rate": line_rate, "modes": modes, "model": model, "order": order, "idle": idle}
 
 if __name__ == "__main__":
     common.run(lambda: common.experiment(__doc__, PARTS))

@@ -352,3 +352,30 @@ turnpike.forwarders { cores = "0,1", rebalance = %s }
     apply(router, text % "true" + 'turnpike.route "10.9.0.0/16" { via = "10.0.4.2" }\n')
     assert sorted(len([queue for queue in rx if queue in ("one:0", "two:0")]) for rx in served()) == [1, 1]
     router.stop()
+
+
+@pytest.mark.parametrize("cores", ["0", "0,1"], ids=["one", "two"])
+def test_a_forwarder_uses_the_buffers_that_it_frees_and_goes_to_the_pool_for_many_at_once(lab, cores):
+    ports = ports_by("af_packet")
+    if cores == "0,1":
+        ports = ports.replace('"tp-left",', '"tp-left", rx_cores = { 0 },').replace('"tp-right",', '"tp-right", tx_cores = { 1 },')
+    wires = Wires(lab, on(cores), ports + STATIC_NEIGHBOURS, calm=True)
+    one = ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "10.0.2.2", pattern(40)))
+    # Twice as many as a cache has, and so many that fall to one forwarder.
+    packets = 5_000
+    for _ in range(packets // 50):
+        wires.left.send(*[one] * 50)
+        wires.right.receive(0, longest=0.01)
+    sent = lambda: wires.router.show("counters")["sent"]
+    assert wait_for(lambda: sent() > packets * 0.9, 30), wires.router.show("counters")
+    forwarders = wires.router.show("forwarders")["forwarders"]
+    takes, gives = ([one[key] for one in forwarders] for key in ("pool_takes", "pool_gives"))
+    if cores == "0":
+        assert takes[0] + gives[0] < packets / 200, forwarders
+    else:
+        # One receives all, and the other one sends and frees them.
+        assert packets / 600 < max(takes) < packets / 50 and packets / 600 < max(gives) < packets / 50, forwarders
+        assert takes.index(max(takes)) != gives.index(max(gives)), forwarders
+    text = wires.router.command("show", "forwarders").stdout
+    assert "POOL/PACKET" in text.splitlines()[0], text
+    wires.router.stop()

@@ -573,6 +573,13 @@ pub struct Forwarder {
     pub packets: u64,
     /// Bursts of these packets.
     pub bursts: u64,
+    /// Times that it took packet buffers from the ring that all threads share, many at once: those that it frees
+    /// itself it uses again without that.
+    #[serde(default)]
+    pub pool_takes: u64,
+    /// Times that it gave packet buffers back to that ring.
+    #[serde(default)]
+    pub pool_gives: u64,
     /// TSC cycles of rounds with packets.
     pub busy_cycles: u64,
     /// TSC cycles of rounds without packets, and of sleep.

@@ -250,6 +250,10 @@ pub struct ForwarderCounters {
     pub busy: Counter,
     /// TSC cycles of rounds that found none, and of sleep.
     pub idle: Counter,
+    /// Times that it took packets from the ring of a pool, as its own cache was empty.
+    pub pool_takes: Counter,
+    /// Times that it gave packets back to it, as its cache was full.
+    pub pool_gives: Counter,
     /// Packets that it holds now in incomplete transmit bursts, and in ports' queues.
     pub held: Counter,
 }
@@ -281,6 +285,8 @@ impl Default for ForwarderCounters {
             rounds: Counter::default(),
             busy: Counter::default(),
             idle: Counter::default(),
+            pool_takes: Counter::default(),
+            pool_gives: Counter::default(),
             held: Counter::default(),
         }
     }

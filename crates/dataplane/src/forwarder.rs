@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dpdk::{Burst, Consumer, Doorbell, WaitSet};
+use dpdk::{Burst, Consumer, Doorbell, PoolAccesses, WaitSet};
 
 use crate::batch::{BATCH_MAX, Batch, Held};
 use crate::counters::{DropsByOrigin, ForwarderCounters};
@@ -96,6 +96,8 @@ pub struct Forwarder {
     /// The start of the last round, and whether it found packets: the time until the next one is
     /// busy or idle.
     round_began: u64,
+    /// Accesses of its thread to pools, those that are counted.
+    pool_accesses: PoolAccesses,
     was_busy: bool,
     /// True for the forwarder of control traffic, which shares its cores.
     is_control: bool,
@@ -136,6 +138,7 @@ impl Forwarder {
             idle: Idle::new(),
             shedder: Shedder::new(dpdk::tsc_hz()),
             round_began: dpdk::tsc(),
+            pool_accesses: PoolAccesses::default(),
             was_busy: false,
             is_control: false,
             exchange,
@@ -151,6 +154,7 @@ impl Forwarder {
     /// it: [`Exchange::wake`].
     pub fn run(&mut self, stop: &AtomicBool) {
         self.parts.quiescent.online();
+        self.pool_accesses = dpdk::pool_accesses();
         while !stop.load(Ordering::Relaxed) {
             if self.exchange.is_waiting() {
                 self.take_replacement();
@@ -383,6 +387,7 @@ impl Forwarder {
         self.parts.quiescent.quiescent();
         let now = dpdk::tsc();
         self.count_cycles(now);
+        self.count_pool_accesses();
         let Settings { polling, .. } = &self.parts.settings;
         let mut found = self.distribution.priority(polling, &self.parts.counters);
         let sources = self.rx.len() + self.rings_and_events() + self.parts.graph.sources();
@@ -527,6 +532,18 @@ impl Forwarder {
         let counters = &self.parts.counters;
         let counter = if self.was_busy { &counters.busy } else { &counters.idle };
         counter.add(cycles);
+    }
+
+    /// Counts the accesses to pools since the last time.
+    #[inline(always)]
+    fn count_pool_accesses(&mut self) {
+        let now = dpdk::pool_accesses();
+        if now != self.pool_accesses {
+            let before = std::mem::replace(&mut self.pool_accesses, now);
+            let counters = &self.parts.counters;
+            counters.pool_takes.add(now.takes.wrapping_sub(before.takes));
+            counters.pool_gives.add(now.gives.wrapping_sub(before.gives));
+        }
     }
 
     /// Receives one batch of at most so many packets from a port and forwards it.

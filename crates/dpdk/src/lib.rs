@@ -64,7 +64,7 @@ pub use event::{EventConfig, EventDevice, EventOrder, EventPort, EventPorts, Loa
 pub use huge::on_huge_pages;
 pub use inherited::{close_on_exec, inherited};
 pub use mbuf::{Layers, Mbuf, Transport};
-pub use mempool::{Mempool, MempoolConfig, Unused};
+pub use mempool::{Mempool, MempoolConfig, PoolAccesses, Unused, pool_accesses};
 pub use nix::errno::Errno;
 pub use peer::peer_groups;
 pub use port::book::{give_back_interfaces, leave};

@@ -1,5 +1,6 @@
 //! Packet buffers: a pool of them, allocated once.
 
+mod accesses;
 mod memory;
 
 use std::collections::HashSet;
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use dpdk_sys as sys;
 
+pub use self::accesses::{PoolAccesses, pool_accesses};
 use self::memory::Made;
 use crate::Error;
 use crate::burst::HEAD;

@@ -17,7 +17,7 @@ use std::ptr::{self, NonNull};
 
 use dpdk_sys as sys;
 
-use super::MempoolConfig;
+use super::{MempoolConfig, accesses};
 use crate::error::dpdk_errno;
 use crate::names::serial_name;
 use crate::{Errno, IovaMode};
@@ -82,7 +82,7 @@ unsafe fn create_empty(
         let name = name.as_ptr();
         let made = sys::rte_mempool_create_empty(name, count, element, cache, own, socket, flags);
         let pool = NonNull::new(made).ok_or_else(dpdk_errno)?;
-        let ops = sys::rte_mbuf_best_mempool_ops();
+        let ops = accesses::handler().as_ptr();
         let code = sys::rte_mempool_set_ops_byname(made, ops, ptr::null_mut());
         if code < 0 {
             sys::rte_mempool_free(made);

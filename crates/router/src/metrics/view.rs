@@ -284,7 +284,7 @@ impl View {
             })
         };
         type Read = fn(&ForwarderCounters) -> u64;
-        let all: [(&str, &str, Read); 6] = [
+        let all: [(&str, &str, Read); 8] = [
             ("turnpike_forwarder_busy_cycles", "TSC cycles of rounds that found packets", |of| {
                 of.busy.get()
             }),
@@ -301,6 +301,16 @@ impl View {
             ("turnpike_forwarder_rounds", "Rounds of the loop", |of| of.rounds.get()),
             ("turnpike_forwarder_batches", "Batches run through the graph", |of| of.batches()),
             ("turnpike_forwarder_packets", "Packets received from devices", received),
+            (
+                "turnpike_forwarder_pool_takes",
+                "Accesses to the ring of free packet buffers that took some",
+                |of| of.pool_takes.get(),
+            ),
+            (
+                "turnpike_forwarder_pool_gives",
+                "Accesses to the ring of free packet buffers that gave some back",
+                |of| of.pool_gives.get(),
+            ),
         ];
         for (name, help, read) in all {
             families.counters(name, help, running().map(|(labels, of)| (labels, read(of))))?;

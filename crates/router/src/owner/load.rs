@@ -130,6 +130,8 @@ impl Owner {
                 busy_percent: self.forwarding.loads.percent(number),
                 packets: (received + spread_in).saturating_sub(spread_out),
                 bursts: counters.batches(),
+                pool_takes: counters.pool_takes.get(),
+                pool_gives: counters.pool_gives.get(),
                 busy_cycles: counters.busy.get(),
                 idle_cycles: counters.idle.get(),
                 waiting: self.waiting(wiring, number, counters),

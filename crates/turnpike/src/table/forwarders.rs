@@ -18,6 +18,7 @@ pub fn forwarders(report: &Forwarders) -> String {
         "busy",
         "packets",
         "bursts",
+        "pool/packet",
         "spread out",
         "spread in",
         "receives",
@@ -31,13 +32,14 @@ pub fn forwarders(report: &Forwarders) -> String {
             format!("{:.0} %", one.busy_percent),
             one.packets.to_string(),
             one.bursts.to_string(),
+            per_packet(one.pool_takes + one.pool_gives, one.packets),
             one.spread_out.to_string(),
             one.spread_in.to_string(),
             listed(&one.rx),
             listed(&one.tx),
         ]);
     }
-    right_align(&mut table, 0..8);
+    right_align(&mut table, 0..9);
     let advice = report.advice.iter().map(|sentence| format!("\n\n{sentence}"));
     let control = format!("\n\ncontrol: core {}", list_text(&report.control));
     let (waiting, interference) = (waiting(&report.forwarders), interference(&report.forwarders));
@@ -54,6 +56,13 @@ pub fn forwarders(report: &Forwarders) -> String {
     let events = report.events.as_ref().map_or_else(String::new, events);
     let rest = control + &events + &moved + &entries + &advice;
     finish(&table) + "\n\n" + &waiting + "\n\n" + &interference + &rest
+}
+
+fn per_packet(accesses: u64, packets: u64) -> String {
+    match packets {
+        0 => "-".to_owned(),
+        packets => format!("{:.3}", accesses as f64 / packets as f64),
+    }
 }
 
 /// Formats the event device as one sentence.
@@ -196,6 +205,8 @@ mod tests {
             node: Some(1),
             busy_percent: 41.6,
             packets: 1200,
+            pool_takes: 41,
+            pool_gives: 19,
             bursts: 40,
             rx: vec!["wan:0".into(), "lan:1".into()],
             waiting: Waiting {
@@ -237,7 +248,7 @@ mod tests {
         };
         let text = forwarders(&report);
         let line = text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
-        let expected = ["0", "3", "1", "42", "%", "1200", "40", "0", "0", "wan:0,", "lan:1", "-"];
+        let expected = ["0", "3", "1", "42", "%", "1200", "40", "0.050", "0", "0", "wan:0,", "lan:1", "-"];
         assert_eq!(line, expected);
         let line = text.lines().nth(4).unwrap().split_whitespace().collect::<Vec<_>>();
         assert_eq!(line, ["0", "adaptive", "blocks", "0", "7", "1.2", "s", "4", "2", "1"]);
