@@ -1,6 +1,7 @@
 //! Number and size of a port's queues: the configured ones if the device supports them, else its
 //! driver's recommendation.
 
+use std::ffi::CStr;
 use std::fmt::{self, Write};
 
 use dpdk_sys as sys;
@@ -120,11 +121,11 @@ impl Queues {
         if !config.control_queue || matches!(config.device, crate::Device::Kernel(_)) {
             return;
         }
-        if self.tx == config.tx_queues && info.max_tx_queues > self.tx {
+        if self.tx == config.tx_queues && most(info, false, info.max_tx_queues) > self.tx {
             self.control.tx = true;
             self.tx += 1;
         }
-        let most = info.max_rx_queues;
+        let most = most(info, false, info.max_rx_queues);
         self.control.why = if info.reta_size == 0 {
             Some("the device has no RSS table that could leave a receive queue out".to_owned())
         } else if most <= self.rx {
@@ -155,11 +156,11 @@ impl Wish {
     ) -> Result<Queues, Error> {
         let (rx_port, tx_port) = (&info.default_rxportconf, &info.default_txportconf);
         let refuse = |problem| config.refuse(format!("device {}: {problem}", config.device));
+        let rx_most = most(info, config.exact_rx_queues, info.max_rx_queues);
+        let tx_most = most(info, config.exact_tx_queues, info.max_tx_queues);
         Ok(Queues {
-            rx: number("rx_queues", self.rx, config.exact_rx_queues, info.max_rx_queues)
-                .map_err(refuse)?,
-            tx: number("tx_queues", self.tx, config.exact_tx_queues, info.max_tx_queues)
-                .map_err(refuse)?,
+            rx: number("rx_queues", self.rx, config.exact_rx_queues, rx_most).map_err(refuse)?,
+            tx: number("tx_queues", self.tx, config.exact_tx_queues, tx_most).map_err(refuse)?,
             rx_desc: size("rx_descriptors", self.rx_desc, rx_port.ring_size, &info.rx_desc_lim)
                 .map_err(refuse)?,
             tx_desc: size("tx_descriptors", self.tx_desc, tx_port.ring_size, &info.tx_desc_lim)
@@ -179,6 +180,16 @@ pub(super) fn number(key: &str, wish: u16, exact: bool, most: u16) -> Result<u16
         return Err(format!("{key} {wish}: it has {most} at most; lower {key}, or leave it out"));
     }
     Ok(wish.min(most))
+}
+
+/// Returns the most queues of a device that has so many, of which an exact number is asked for, or not.
+///
+/// The two ends of a memif agree on a number when they connect, long after the device was configured. In DPDK 22.11
+/// queues beyond it use the first ring, so that a packet is received once for each queue, and what they send is lost.
+fn most(info: &sys::rte_eth_dev_info, exact: bool, has: u16) -> u16 {
+    // SAFETY: a driver's name is a C string that stays; without a name the pointer is null.
+    let driver = (!info.driver_name.is_null()).then(|| unsafe { CStr::from_ptr(info.driver_name) });
+    if driver == Some(c"net_memif") && !exact { has.min(1) } else { has }
 }
 
 /// Returns the size of a queue.
@@ -248,6 +259,14 @@ mod tests {
         assert_eq!(number("rx_queues", 4, true, 8), Ok(4));
         let refused = number("rx_queues", 4, true, 1).unwrap_err();
         assert_eq!(refused, "rx_queues 4: it has 1 at most; lower rx_queues, or leave it out");
+    }
+
+    #[test]
+    fn a_memif_has_one_queue_unless_more_were_asked_for() {
+        let info =
+            sys::rte_eth_dev_info { driver_name: c"net_memif".as_ptr(), ..Default::default() };
+        assert_eq!([false, true].map(|exact| most(&info, exact, 256)), [1, 256]);
+        assert_eq!(most(&sys::rte_eth_dev_info::default(), false, 256), 256);
     }
 
     #[test]

@@ -248,7 +248,8 @@ mod tests {
         };
         let text = forwarders(&report);
         let line = text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
-        let expected = ["0", "3", "1", "42", "%", "1200", "40", "0.050", "0", "0", "wan:0,", "lan:1", "-"];
+        let expected =
+            ["0", "3", "1", "42", "%", "1200", "40", "0.050", "0", "0", "wan:0,", "lan:1", "-"];
         assert_eq!(line, expected);
         let line = text.lines().nth(4).unwrap().split_whitespace().collect::<Vec<_>>();
         assert_eq!(line, ["0", "adaptive", "blocks", "0", "7", "1.2", "s", "4", "2", "1"]);
