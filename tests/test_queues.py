@@ -67,7 +67,7 @@ def test_forwarders_are_shown_with_what_they_do(lab):
     assert [one["core"] for one in shown] == [0, 1]
     assert all(one["idle_cycles"] > 0 for one in shown)
     text = router.command("show", "forwarders").stdout
-    assert re.search(r"^\s*0\s+0\s+-\s+\d+ %\s+\d+\s+\d+\s+0\s+0\s+left:0\s+", text, re.M), text
+    assert re.search(r"^\s*0\s+0\s+-\s+\d+ %\s+\d+\s+\d+\s+\S+\s+0\s+0\s+left:0\s+", text, re.M), text
     assert "1 receive queue, no hash of the router's" in router.command("show", "rss").stdout
     router.stop()
 
