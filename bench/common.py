@@ -207,6 +207,11 @@ def frame_to(mac, address, size):
     return ethernet(mac, "02:00:00:00:00:99", 0x0800, packet)
 
 
+def forwarders_on(used, more=""):
+    """The configuration of forwarders on these cores that shed nothing, with more settings."""
+    return f'turnpike.forwarders {{ cores = "{",".join(map(str, used))}", shed = false, {more} }}'
+
+
 class Flood:
     """A router whose ports are capture files, which its forwarders replay without end: the whole router, as fast as its
     cores permit, without a generator. Transmitted packets are dropped by the port.
@@ -230,7 +235,7 @@ class Flood:
             )
             lines.append(f'turnpike.neighbour "10.{port}.0.2" {{ port = "p{port}", mac = "02:00:00:00:{port:02x}:02" }}')
         used = cores_used or cores()[-1:]
-        lines.append(f'turnpike.forwarders {{ cores = "{",".join(map(str, used))}", shed = false, {forwarders} }}')
+        lines.append(forwarders_on(used, forwarders))
         lines.append(f"turnpike.tx {{ burst = {tx_burst} }}")
         # The frames, and room for packets in progress.
         mbufs = frames + 4096 * len(destinations) * queues + 16_384

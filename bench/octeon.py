@@ -94,20 +94,21 @@ def mode(name, used):
 
 
 COMPLETION = "run to completion"
+MODES = [COMPLETION] + [f"{device}, {order}" for device, orders in DEVICES.items() for order in orders]
 
 
 def modes(given):
-    have, names = common.cores(), [COMPLETION] + [f"{device}, {order}" for device, orders in DEVICES.items() for order in orders]
-    rows = [(name, count) for count in given.cores for name in names]
+    have = common.cores()
+    rows = [(name, count) for count in given.cores for name in MODES]
     measure = lambda row: moonroute.two_ports(given, **mode(row[0], have[-row[1]:]))  # noqa: E731
     middle, runs = common.sweep(given.runs, rows, measure)
-    points = {name: [(count, middle[name, count]) for count in given.cores] for name in names}
+    points = {name: [(count, middle[name, count]) for count in given.cores] for name in MODES}
     drawn = common.figure("Forwarding rate by mode, 64 bytes", "cores", "million packets/s", points)
     head = "| 64 bytes, Mpps | " + " | ".join(f"{count} core{'s' if count > 1 else ''}" for count in given.cores) + " |"
     cells = lambda name: " | ".join(f"{middle[name, count]:.2f} ({min(runs[name, count]):.2f})" for count in given.cores)  # noqa: E731
-    table = "\n".join([head, "|" + "---|" * (len(given.cores) + 1), *(f"| {name} | {cells(name)} |" for name in names)]) + "\n"
+    table = "\n".join([head, "|" + "---|" * (len(given.cores) + 1), *(f"| {name} | {cells(name)} |" for name in MODES)]) + "\n"
     most = given.cores[-1]
-    best = max(names[1:], key=lambda name: middle[name, most])
+    best = max(MODES[1:], key=lambda name: middle[name, most])
     said = f"On {most} cores events give {middle[best, most] / middle[COMPLETION, most]:.2f} of the rate of run to completion ({best})."
     return common.Part(drawn, {", ".join(map(str, row)): done for row, done in runs.items()}, said, PUBLISHED, table)
 
@@ -117,9 +118,9 @@ MODELLED, UNDER_WAY = range(1, 13), 128
 
 
 def stage_costs(given, name, used):
-    """Microseconds of a core for each packet in each stage of a mode on these cores. A thread's
-    time is that on its core, of which its share of rounds with packets counts; the scheduler's, which cannot be told
-    from its waiting, counts whole."""
+    """Microseconds of a core for each packet in each stage of a mode on these cores. A thread's time is that on its core,
+    of which its share of rounds with packets counts; the scheduler's, which cannot be told from its waiting, counts
+    whole."""
     lab = Lab()
     try:
         flood = common.Flood(lab, [["10.2.0.2"] * 256, ["10.1.0.2"] * 256], **mode(name, used))
@@ -153,8 +154,9 @@ def demands(name, costs, count):
     if count == 1:
         return [sum(fixed) + costs["forward"]]
     if count == 2:
-        fixed = [sum(fixed)]
-        return [max(fixed[0], (fixed[0] + costs["forward"]) / 2), max(0, min(costs["forward"], (fixed[0] + costs["forward"]) / 2))]
+        whole = sum(fixed) + costs["forward"]
+        first = max(sum(fixed), whole / 2)
+        return [first, whole - first]
     workers = count - len(fixed)
     return fixed + [costs["forward"] / workers] * workers
 
@@ -171,9 +173,9 @@ def closed_network(needs, customers):
 
 
 def model(given):
-    have, names = common.cores(), [COMPLETION] + [f"{device}, {order}" for device, orders in DEVICES.items() for order in orders]
+    have = common.cores()
     few = [count for count in (1, 2) if count <= len(have)]
-    runs = {name: [] for name in names}
+    runs = {name: [] for name in MODES}
     for number in range(given.runs):
         for name, done in runs.items():
             costs = stage_costs(given, name, have[-few[-1]:])
@@ -202,12 +204,11 @@ NUMBERED, NUMBERED_KPPS = 10_000_000, 250
 
 
 def order(given):
-    have, names = common.cores(), [COMPLETION] + [f"{device}, {order}" for device, orders in DEVICES.items() for order in orders]
+    have = common.cores()
 
     def measure(name):
         chosen = mode(name, have)
-        used, more = ",".join(map(str, chosen["cores_used"])), chosen.get("forwarders", "")
-        config = f'turnpike.forwarders {{ cores = "{used}", shed = false, {more} }}\n'
+        config = common.forwarders_on(chosen["cores_used"], chosen.get("forwarders", "")) + "\n"
         lab = Lab()
         try:
             wires = common.Memifs(lab, config=config)
@@ -217,7 +218,7 @@ def order(given):
         finally:
             lab.close()
 
-    runs = {name: measure(name) for name in names}
+    runs = {name: measure(name) for name in MODES}
     head = "| one flow | sent | arrived | reordered | twice |\n|---|---|---|---|---|\n"
     row = lambda name, one: f"| {name} | {one['sent']:,} | {one['arrived']:,} | {one['reordered']:,} | {one['duplicates']:,} |\n"  # noqa: E731
     table = head + "".join(row(name, one) for name, one in runs.items())

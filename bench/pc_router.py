@@ -159,6 +159,8 @@ def offer_all(wires, ports, uniform, rate, seconds):
         time.sleep(seconds)
         after, end = wires.arrived(sinks), time.monotonic()
         for one in running:
+            if one.poll() is not None:
+                raise RuntimeError(f"generate: {one.communicate()[1]}")
             one.terminate()
         for one in running:
             one.communicate(timeout=60)

@@ -27,9 +27,7 @@ pub fn ask(socket: &Path, request: &Request) -> Result<Value> {
 /// # Errors
 /// The router cannot be reached, or its answer is not one of this version.
 pub fn query<A: DeserializeOwned>(socket: &Path, query: &Query<A>, question: Show) -> Result<A> {
-    let request = Request::Show(question);
-    debug_assert!(query.asks(&request), "{request:?} is not show {}", query.name());
-    serde_json::from_value(ask(socket, &request)?).context("the answer is not one of this version")
+    read(ask(socket, &query.request(question))?)
 }
 
 /// A connection for several requests, one after the other.
@@ -55,6 +53,18 @@ impl Connection {
         write(self.0.get_mut(), request)?;
         receive(&mut self.0)
     }
+
+    /// [`query`] over this connection.
+    ///
+    /// # Errors
+    /// As of [`Self::ask`]; or the answer is not one of this version.
+    pub fn query<A: DeserializeOwned>(&mut self, query: &Query<A>, question: Show) -> Result<A> {
+        read(self.ask(&query.request(question))?)
+    }
+}
+
+fn read<A: DeserializeOwned>(answer: Value) -> Result<A> {
+    serde_json::from_value(answer).context("the answer is not one of this version")
 }
 
 /// Reads the answer to a request.

@@ -12,7 +12,7 @@
 
 pub mod openapi;
 pub mod parameters;
-mod table;
+pub(crate) mod table;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -119,7 +119,7 @@ pub enum Form {
 }
 
 /// A request over HTTP.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Operation {
     /// The method.
     pub method: Method,

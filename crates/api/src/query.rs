@@ -11,11 +11,9 @@
 use std::marker::PhantomData;
 
 use schemars::JsonSchema;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
-use crate::Request;
-use crate::http::{Form, Method, Operation, Role, RoutePage};
+use crate::http::table::{get, of};
+use crate::http::{Form, Operation, RoutePage};
 use crate::report::topology::Topology;
 use crate::report::{
     Bond, ChangePlan, ClickElement, Command, Configuration, ControlQueue, Counters, Exporters,
@@ -23,218 +21,207 @@ use crate::report::{
     Neighbour, Overview, Policing, Port, PortQueue, PrefixSet, RouteAnswer, RouteSummary, Rss,
     SourceReport, Status, Steps, Vrf,
 };
+use crate::{Request, Show};
 
 /// A query whose answer is an `A`.
 #[derive(Debug)]
 pub struct Query<A> {
-    /// The names around its fields in JSON: `show`, and the one by which users call it.
-    words: &'static [&'static str; 2],
-    path: &'static str,
-    /// Its purpose, for lists of commands and the OpenAPI document.
-    pub help: &'static str,
-    defaults: &'static str,
-    example: &'static str,
-    form: Form,
+    operation: Operation,
     answer: PhantomData<fn() -> A>,
 }
 
-const fn query<A>(
-    words: &'static [&'static str; 2],
-    path: &'static str,
-    help: &'static str,
-) -> Query<A> {
-    let (defaults, example, form) = ("{}", "{}", Form::Whole);
-    Query { words, path, help, defaults, example, form, answer: PhantomData }
+/// Makes a query of all that is said of it but for the type of its answer.
+const fn query<A: JsonSchema>(operation: Operation) -> Query<A> {
+    Query { operation: operation.answer(of::<A>), answer: PhantomData }
 }
 
 impl<A> Query<A> {
-    const fn example(self, example: &'static str) -> Self {
-        Self { example, ..self }
-    }
-
-    const fn defaults(self, defaults: &'static str) -> Self {
-        Self { defaults, ..self }
-    }
-
-    const fn form(self, form: Form) -> Self {
-        Self { form, ..self }
+    /// Its row of the API over HTTP.
+    pub(crate) const fn operation(&self) -> Operation {
+        self.operation
     }
 
     /// Its name in commands and in JSON.
     pub const fn name(&self) -> &'static str {
-        self.words[1]
+        self.operation.words[1]
     }
 
-    /// Returns true if the request is this query.
-    pub fn asks(&self, request: &Request) -> bool {
-        Operation::of(request).words == self.words
+    /// Its purpose, for lists of commands and the OpenAPI document.
+    pub const fn help(&self) -> &'static str {
+        self.operation.summary
     }
-}
 
-impl<A: JsonSchema + Serialize + DeserializeOwned> Query<A> {
-    /// Its row of the API over HTTP.
-    pub(crate) const fn operation(&self) -> Operation {
-        Operation {
-            method: Method::Get,
-            path: self.path,
-            words: self.words,
-            role: Role::Read,
-            summary: self.help,
-            defaults: self.defaults,
-            form: self.form,
-            answer: |generator| generator.subschema_for::<A>(),
-            example: self.example,
-        }
+    /// Returns the request with this question, which must be the query's.
+    pub fn request(&self, question: Show) -> Request {
+        let request = Request::Show(question);
+        let words = Operation::of(&request).words;
+        debug_assert!(words == self.operation.words, "{request:?} is not show {}", self.name());
+        request
     }
 }
 
 /// See [`Show::Ports`](crate::Show::Ports).
 pub const PORTS: Query<Vec<Port>> =
-    query(&["show", "ports"], "/v1/ports", "Ports: device, addresses, link, packets");
+    query(get("/v1/ports", &["show", "ports"], "Ports: device, addresses, link, packets"));
 /// See [`Show::Interfaces`](crate::Show::Interfaces).
-pub const INTERFACES: Query<Vec<Interface>> = query(
-    &["show", "interfaces"],
+pub const INTERFACES: Query<Vec<Interface>> = query(get(
     "/v1/interfaces",
+    &["show", "interfaces"],
     "Interfaces: ports, bonds and the VLANs on them, addresses, link, packets",
-);
+));
 /// See [`Show::Bonds`](crate::Show::Bonds).
-pub const BONDS: Query<Vec<Bond>> = query(
-    &["show", "bonds"],
+pub const BONDS: Query<Vec<Bond>> = query(get(
     "/v1/bonds",
+    &["show", "bonds"],
     "Bonds: mode, ports, their state, LACP partners and counters",
-);
+));
 /// See [`Show::Routes`](crate::Show::Routes).
-pub const ROUTES: Query<RoutePage> =
-    query(&["show", "routes"], "/v1/routes", "Routes in the order of prefixes")
+pub const ROUTES: Query<RoutePage> = query(
+    get("/v1/routes", &["show", "routes"], "Routes in the order of prefixes")
         .form(Form::Pages)
-        .example(r#"{"prefix":"10.0.0.0/8","longer":true}"#);
+        .example(r#"{"prefix":"10.0.0.0/8","longer":true}"#),
+);
 /// See [`Show::Summary`](crate::Show::Summary).
 pub const SUMMARY: Query<RouteSummary> =
-    query(&["show", "summary"], "/v1/routes/summary", "Counts of routes, size of the FIB");
+    query(get("/v1/routes/summary", &["show", "summary"], "Counts of routes, size of the FIB"));
 /// See [`Show::Route`](crate::Show::Route).
-pub const ROUTE: Query<RouteAnswer> =
-    query(&["show", "route"], "/v1/lookup", "Forwarding decision for an address, or for a flow")
-        .example(r#"{"address":"10.0.2.2"}"#);
+pub const ROUTE: Query<RouteAnswer> = query(
+    get("/v1/lookup", &["show", "route"], "Forwarding decision for an address, or for a flow")
+        .example(r#"{"address":"10.0.2.2"}"#),
+);
 /// See [`Show::Vrfs`](crate::Show::Vrfs).
 pub const VRFS: Query<Vec<Vrf>> =
-    query(&["show", "vrfs"], "/v1/vrfs", "VRFs: ports, number of routes, kernel tables");
+    query(get("/v1/vrfs", &["show", "vrfs"], "VRFs: ports, number of routes, kernel tables"));
 /// See [`Show::Neighbours`](crate::Show::Neighbours).
-pub const NEIGHBOURS: Query<Vec<Neighbour>> = query(
-    &["show", "neighbours"],
+pub const NEIGHBOURS: Query<Vec<Neighbour>> = query(get(
     "/v1/neighbours",
+    &["show", "neighbours"],
     "Neighbours: address, MAC, state, waiting packets",
-);
+));
 /// See [`Show::Sources`](crate::Show::Sources).
 pub const SOURCES: Query<Vec<SourceReport>> =
-    query(&["show", "sources"], "/v1/sources", "Sources of routes and their state");
+    query(get("/v1/sources", &["show", "sources"], "Sources of routes and their state"));
 /// See [`Show::Filters`](crate::Show::Filters).
 pub const FILTERS: Query<Vec<Filter>> =
-    query(&["show", "filters"], "/v1/filters", "Packet filters: rules, actions, hits");
+    query(get("/v1/filters", &["show", "filters"], "Packet filters: rules, actions, hits"));
 /// See [`Show::FilterVerdict`](crate::Show::FilterVerdict).
 pub const FILTER_VERDICT: Query<FilterVerdict> = query(
-    &["show", "filter-verdict"],
-    "/v1/filters/{name}/verdict",
-    "Verdict of a filter on a packet",
-)
-.example(r#"{"name":"guard","packet":"udp 10.0.1.2 > 10.0.2.2 in left"}"#);
+    get(
+        "/v1/filters/{name}/verdict",
+        &["show", "filter-verdict"],
+        "Verdict of a filter on a packet",
+    )
+    .example(r#"{"name":"guard","packet":"udp 10.0.1.2 > 10.0.2.2 in left"}"#),
+);
 /// See [`Show::Sets`](crate::Show::Sets).
 pub const SETS: Query<Vec<PrefixSet>> =
-    query(&["show", "sets"], "/v1/sets", "Prefix sets of filters and their sizes");
+    query(get("/v1/sets", &["show", "sets"], "Prefix sets of filters and their sizes"));
 /// See [`Show::Flows`](crate::Show::Flows).
-pub const FLOWS: Query<Flows> =
-    query(&["show", "flows"], "/v1/flows", "Flows tracked by filters with `state`, largest first")
+pub const FLOWS: Query<Flows> = query(
+    get("/v1/flows", &["show", "flows"], "Flows tracked by filters with `state`, largest first")
         .defaults(r#"{"most":100}"#)
-        .example(r#"{"most":10}"#);
+        .example(r#"{"most":10}"#),
+);
 /// See [`Show::Multicast`](crate::Show::Multicast).
-pub const MULTICAST: Query<Vec<Multicast>> = query(
-    &["show", "multicast"],
+pub const MULTICAST: Query<Vec<Multicast>> = query(get(
     "/v1/multicast",
+    &["show", "multicast"],
     "Multicast routes: groups, egress ports, packets",
-);
+));
 /// See [`Show::Mirrors`](crate::Show::Mirrors).
-pub const MIRRORS: Query<Vec<Mirror>> = query(
-    &["show", "mirrors"],
+pub const MIRRORS: Query<Vec<Mirror>> = query(get(
     "/v1/mirrors",
+    &["show", "mirrors"],
     "Mirror sessions (SPAN): sources, destination, copies",
-);
+));
 /// See [`Show::Exporters`](crate::Show::Exporters).
-pub const EXPORTERS: Query<Exporters> = query(
-    &["show", "exporters"],
+pub const EXPORTERS: Query<Exporters> = query(get(
     "/v1/exporters",
+    &["show", "exporters"],
     "Exporters (sFlow, IPFIX), their collectors, the SNMP agent",
-);
+));
 /// See [`Show::Forwarders`](crate::Show::Forwarders).
-pub const FORWARDERS: Query<Forwarders> =
-    query(&["show", "forwarders"], "/v1/forwarders", "Forwarders: cores, NUMA nodes, queues, load");
+pub const FORWARDERS: Query<Forwarders> = query(get(
+    "/v1/forwarders",
+    &["show", "forwarders"],
+    "Forwarders: cores, NUMA nodes, queues, load",
+));
 /// See [`Show::Rss`](crate::Show::Rss).
 pub const RSS: Query<Vec<Rss>> =
-    query(&["show", "rss"], "/v1/rss", "RSS: hash, key, redirection table");
+    query(get("/v1/rss", &["show", "rss"], "RSS: hash, key, redirection table"));
 /// See [`Show::ControlQueues`](crate::Show::ControlQueues).
-pub const CONTROL_QUEUES: Query<Vec<ControlQueue>> = query(
-    &["show", "control-queues"],
+pub const CONTROL_QUEUES: Query<Vec<ControlQueue>> = query(get(
     "/v1/control-queues",
+    &["show", "control-queues"],
     "Control queues: rules that select their packets, learned flows",
-);
+));
 /// See [`Show::Queues`](crate::Show::Queues).
-pub const QUEUES: Query<Vec<PortQueue>> = query(
-    &["show", "queues"],
+pub const QUEUES: Query<Vec<PortQueue>> = query(get(
     "/v1/queues",
+    &["show", "queues"],
     "Software transmit queues: discipline, rate; length, delay, drops and marks of each class",
-);
+));
 /// See [`Show::Status`](crate::Show::Status).
-pub const STATUS: Query<Status> =
-    query(&["show", "status"], "/v1/status", "Version, uptime and configuration of the router");
+pub const STATUS: Query<Status> = query(get(
+    "/v1/status",
+    &["show", "status"],
+    "Version, uptime and configuration of the router",
+));
 /// See [`Show::Overview`](crate::Show::Overview).
-pub const OVERVIEW: Query<Overview> =
-    query(&["show", "overview"], "/v1/overview", "Counts of one moment, for live views")
-        .example(r#"{"interfaces":true,"vrfs":true}"#);
+pub const OVERVIEW: Query<Overview> = query(
+    get("/v1/overview", &["show", "overview"], "Counts of one moment, for live views")
+        .example(r#"{"interfaces":true,"vrfs":true}"#),
+);
 /// See [`Show::Counters`](crate::Show::Counters).
-pub const COUNTERS: Query<Counters> = query(
-    &["show", "counters"],
+pub const COUNTERS: Query<Counters> = query(get(
     "/v1/counters",
+    &["show", "counters"],
     "Packet counters; drops by step and reason, largest first",
-);
+));
 /// See [`Show::Policing`](crate::Show::Policing).
-pub const POLICING: Query<Policing> = query(
-    &["show", "policing"],
+pub const POLICING: Query<Policing> = query(get(
     "/v1/policing",
+    &["show", "policing"],
     "Control-plane policing: rates, accepted and refused packets of each class",
-);
+));
 /// See [`Show::Graph`](crate::Show::Graph).
 pub const GRAPH: Query<Graph> =
-    query(&["show", "graph"], "/v1/graph", "The graph of steps with the packets on its edges");
+    query(get("/v1/graph", &["show", "graph"], "The graph of steps with the packets on its edges"));
 /// See [`Show::Commands`](crate::Show::Commands).
 pub const COMMANDS: Query<Vec<Command>> =
-    query(&["show", "commands"], "/v1/commands", "Commands of the configuration in Lua");
+    query(get("/v1/commands", &["show", "commands"], "Commands of the configuration in Lua"));
 /// See [`Show::Steps`](crate::Show::Steps).
-pub const STEPS: Query<Steps> = query(
-    &["show", "steps"],
+pub const STEPS: Query<Steps> = query(get(
     "/v1/steps",
+    &["show", "steps"],
     "Steps of the graph; calls, time and errors of Lua steps",
-);
+));
 /// See [`Show::Click`](crate::Show::Click).
-pub const CLICK: Query<Vec<ClickElement>> = query(
-    &["show", "click"],
+pub const CLICK: Query<Vec<ClickElement>> = query(get(
     "/v1/click",
+    &["show", "click"],
     "Elements of a Click configuration: class, step or port, packets",
-);
+));
 /// See [`Show::Topology`](crate::Show::Topology).
-pub const TOPOLOGY: Query<Topology> = query(
-    &["show", "topology"],
+pub const TOPOLOGY: Query<Topology> = query(get(
     "/v1/topology",
+    &["show", "topology"],
     "Topology: NUMA nodes, cores and caches with their ports, queues and forwarders",
-);
+));
 /// See [`Show::History`](crate::Show::History).
 pub const HISTORY: Query<Vec<HistoryEntry>> =
-    query(&["show", "history"], "/v1/history", "Applied configurations");
+    query(get("/v1/history", &["show", "history"], "Applied configurations"));
 /// See [`Show::Configuration`](crate::Show::Configuration).
-pub const CONFIGURATION: Query<Configuration> =
-    query(&["show", "configuration"], "/v1/history/{number}", "An applied configuration")
-        .example(r#"{"number":1}"#);
+pub const CONFIGURATION: Query<Configuration> = query(
+    get("/v1/history/{number}", &["show", "configuration"], "An applied configuration")
+        .example(r#"{"number":1}"#),
+);
 /// See [`Show::Difference`](crate::Show::Difference).
 pub const DIFFERENCE: Query<ChangePlan> = query(
-    &["show", "difference"],
-    "/v1/history/{number}/difference",
-    "Changes of a rollback to an applied configuration",
-)
-.example(r#"{"number":1}"#);
+    get(
+        "/v1/history/{number}/difference",
+        &["show", "difference"],
+        "Changes of a rollback to an applied configuration",
+    )
+    .example(r#"{"number":1}"#),
+);

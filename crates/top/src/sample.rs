@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Error, Result};
 use api::client::Connection;
+use api::query::{self, Query};
 use api::report::{Counters, Flows, Forwarders, Interface, Overview, Port, Status, Vrf};
-use api::{FlowSelection, Request, Show};
+use api::{FlowSelection, Show};
 use serde::de::DeserializeOwned;
 
 /// Time in which the router has to answer.
@@ -97,21 +98,20 @@ impl Source {
     }
 
     fn ask_all(&mut self, Wanted { interfaces, flows, vrfs }: Wanted) -> Result<Sample> {
-        let overview = self.ask(Show::Overview { interfaces, vrfs })?;
+        let overview = self.ask(&query::OVERVIEW, Show::Overview { interfaces, vrfs })?;
         let of = FlowSelection::default();
         let flows = flows.then(|| {
-            let of = self.ask(Show::Flows { of, most: MOST_FLOWS })?;
+            let of = self.ask(&query::FLOWS, Show::Flows { of, most: MOST_FLOWS })?;
             Ok::<_, Error>(Timed { at: self.began.elapsed(), of })
         });
         Ok(Sample::new(overview, flows.transpose()?))
     }
 
-    fn ask<T: DeserializeOwned>(&mut self, show: Show) -> Result<T> {
+    fn ask<A: DeserializeOwned>(&mut self, query: &Query<A>, question: Show) -> Result<A> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => none.insert(Connection::open(&self.socket, PATIENCE)?),
         };
-        let report = connection.ask(&Request::Show(show))?;
-        serde_json::from_value(report).context("the answer is not one of this version")
+        connection.query(query, question)
     }
 }

@@ -204,9 +204,7 @@ impl Console<'_> {
         question: Show,
         table: impl FnOnce(A) -> Result<String>,
     ) -> Result<()> {
-        let request = Request::Show(question);
-        debug_assert!(query.asks(&request), "{request:?} is not show {}", query.name());
-        self.report(&request, |answer| table(serde_json::from_value(answer)?))
+        self.report(&query.request(question), |answer| table(serde_json::from_value(answer)?))
     }
 
     /// Prints a report: as JSON, or as formatted by `text`.

@@ -7,20 +7,20 @@ use super::{Form, Method, Operation, Role};
 use crate::query;
 use crate::report::{Applied, Change, ChangePlan, HandlerAnswer, Saved, Trace};
 
-fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+/// The schema of an answer of this type.
+pub(crate) fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
-/// A query without parameters.
-const fn show(
+/// A query without parameters, whose answer has any form.
+pub(crate) const fn get(
     path: &'static str,
     words: &'static [&'static str],
-    answer: fn(&mut SchemaGenerator) -> Schema,
     summary: &'static str,
 ) -> Operation {
     let (method, role, form) = (Method::Get, Role::Read, Form::Whole);
     let (defaults, example) = ("{}", "{}");
-    Operation { method, path, words, role, summary, defaults, form, answer, example }
+    Operation { method, path, words, role, summary, defaults, form, answer: of::<Value>, example }
 }
 
 /// A request that is more than a query.
@@ -32,19 +32,23 @@ const fn act(
     answer: fn(&mut SchemaGenerator) -> Schema,
     summary: &'static str,
 ) -> Operation {
-    Operation { method, role, ..show(path, words, answer, summary) }
+    Operation { method, role, ..get(path, words, summary).answer(answer) }
 }
 
 impl Operation {
-    const fn example(self, example: &'static str) -> Self {
+    pub(crate) const fn answer(self, answer: fn(&mut SchemaGenerator) -> Schema) -> Self {
+        Self { answer, ..self }
+    }
+
+    pub(crate) const fn example(self, example: &'static str) -> Self {
         Self { example, ..self }
     }
 
-    const fn defaults(self, defaults: &'static str) -> Self {
+    pub(crate) const fn defaults(self, defaults: &'static str) -> Self {
         Self { defaults, ..self }
     }
 
-    const fn form(self, form: Form) -> Self {
+    pub(crate) const fn form(self, form: Form) -> Self {
         Self { form, ..self }
     }
 }
@@ -125,12 +129,12 @@ pub static OPERATIONS: &[Operation] = &[
     query::COMMANDS.operation(),
     act(Post, "/v1/commands/{name}", &["do"], Operate, of::<Value>, "Runs a command of the configuration")
         .example(r#"{"name":"top","args":["5"]}"#),
-    show("/v1/handlers/{handler}", &["handler", "read"], of::<HandlerAnswer>, "Reads a handler of a Click element")
+    get("/v1/handlers/{handler}", &["handler", "read"], "Reads a handler of a Click element").answer(of::<HandlerAnswer>)
         .example(r#"{"handler":"c.count"}"#),
     act(Put, "/v1/handlers/{handler}", &["handler", "write"], Configure, of::<HandlerAnswer>, "Writes a handler")
         .example(r#"{"handler":"s.switch","value":"1"}"#),
-    show("/v1/handlers/{handler}/readable", &["handler", "check-read"], of::<HandlerAnswer>, "Says if a handler can be read")
+    get("/v1/handlers/{handler}/readable", &["handler", "check-read"], "Says if a handler can be read").answer(of::<HandlerAnswer>)
         .example(r#"{"handler":"c.count"}"#),
-    show("/v1/handlers/{handler}/writable", &["handler", "check-write"], of::<HandlerAnswer>, "Says if it can be written")
+    get("/v1/handlers/{handler}/writable", &["handler", "check-write"], "Says if it can be written").answer(of::<HandlerAnswer>)
         .example(r#"{"handler":"c.count"}"#),
 ];

@@ -83,15 +83,20 @@ fn name_of(name: &[c_char]) -> Option<&CStr> {
     CStr::from_bytes_until_nul(bytes).ok()
 }
 
+/// Counts accesses of the calling thread; returns the functions to pass on to.
+fn counted(takes: u64, gives: u64) -> Option<&'static Ring> {
+    let before = ACCESSES.get();
+    ACCESSES.set(PoolAccesses { takes: before.takes + takes, gives: before.gives + gives });
+    RING.get()
+}
+
 /// Gives packets back.
 unsafe extern "C" fn give(
     pool: *mut sys::rte_mempool,
     packets: *const *mut c_void,
     count: c_uint,
 ) -> c_int {
-    let PoolAccesses { takes, gives } = ACCESSES.get();
-    ACCESSES.set(PoolAccesses { takes, gives: gives + 1 });
-    let Some(ring) = RING.get() else { return -libc::ENOTSUP };
+    let Some(ring) = counted(0, 1) else { return -libc::ENOTSUP };
     // SAFETY: DPDK's arguments, for DPDK's function.
     unsafe { (ring.enqueue)(pool, packets, count) }
 }
@@ -102,9 +107,7 @@ unsafe extern "C" fn take(
     packets: *mut *mut c_void,
     count: c_uint,
 ) -> c_int {
-    let PoolAccesses { takes, gives } = ACCESSES.get();
-    ACCESSES.set(PoolAccesses { takes: takes + 1, gives });
-    let Some(ring) = RING.get() else { return -libc::ENOTSUP };
+    let Some(ring) = counted(1, 0) else { return -libc::ENOTSUP };
     // SAFETY: as above.
     unsafe { (ring.dequeue)(pool, packets, count) }
 }

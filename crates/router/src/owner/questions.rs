@@ -129,7 +129,7 @@ impl Owner {
         reply(to, changed);
     }
 
-    /// Answers every question of `show`: at once by [`reply`], or later from another thread or task that has `to`.
+    /// Answers every question of `show`: at once by [`answer`], or later from another thread or task that has `to`.
     fn show(&mut self, show: Show, to: oneshot::Sender<Answer>) {
         match show {
             Show::Ports => answer(to, &query::PORTS, Ok(self.all_ports())),

@@ -286,7 +286,7 @@ impl<A: DeserializeOwned> ShowCommand for Plain<A> {
     }
 
     fn command(&self) -> Command {
-        NoOptions::augment_args(Command::new(self.name())).about(self.query.help).long_about(None)
+        NoOptions::augment_args(Command::new(self.name())).about(self.query.help()).long_about(None)
     }
 
     fn read(&'static self, _: &ArgMatches) -> Result<Box<dyn Wanted>, Error> {
@@ -300,7 +300,7 @@ impl<O: Args + Debug + 'static, A> ShowCommand for Declaration<O, A> {
     }
 
     fn command(&self) -> Command {
-        let command = O::augment_args(Command::new(self.name())).about(self.query.help);
+        let command = O::augment_args(Command::new(self.name())).about(self.query.help());
         command.long_about(None).aliases(self.alias)
     }
 
