@@ -261,8 +261,8 @@ def test_neighbours_filters_and_forwarders(site, here):
     assert (row["Forwarder"], row["Core"], row["Receives from"]) == (
         str(forwarder["number"]), str(forwarder["core"]), ", ".join(forwarder["rx"]))
     (queue,) = site.router.show("queues")
-    here.wait(lambda: [(row["Port"], row["Class"]) for row in here.rows("Queues of ports")] == [
-        (queue["port"], one["name"]) for one in queue["classes"]])
+    here.wait(lambda: [(row["Interface"], row["Class"]) for row in here.rows("Queues of interfaces")] == [
+        (queue["interface"], one["name"]) for one in queue["classes"]])
 
 
 def test_a_packet_made_by_hand_is_traced(site, here):

@@ -60,7 +60,7 @@ def queued(ports, what, port="right"):
 
 def queue(router, name="others", port="right"):
     """A class of a port's queue."""
-    found = [row for row in router.show("queues") if row["port"] == port]
+    found = [row for row in router.show("queues") if row["interface"] == port]
     return next(row for row in found[0]["classes"] if row["name"] == name)
 
 
@@ -107,7 +107,7 @@ def test_a_fifo_holds_its_length_and_drops_the_rest(lab, driver, family):
     came = [number(frame) for _, frame in arrivals(wires.right, 8)]
     assert came == list(range(8))
     report = router.show("queues")
-    assert [r["port"] for r in report] == ["right"]
+    assert [r["interface"] for r in report] == ["right"]
     assert report[0]["queue"] == "fifo, length 10"
     assert report[0]["shape"] == "16000 bit, burst 3036 bytes, overhead 0"
     text = router.command("show", "queues").stdout
@@ -497,7 +497,7 @@ def test_queue_and_shape_change_live(lab):
     counters = router.counters()
     assert counters["in_flight"] == 0 and counters["sent"] >= sent + waiting - 5
     assert router.show("queues") == []
-    assert router.command("show", "queues").stdout.startswith("no port has a queue in software")
+    assert router.command("show", "queues").stdout.startswith("no interface has a queue in software")
     numbers = [number(frame) for frame in wires.right.receive(0.3) if is_numbered(frame)]
     second = numbers[len(numbers) - 190:]
     assert second == sorted(second)
@@ -530,6 +530,6 @@ def test_a_queue_beyond_the_memory_is_refused(lab):
     wires = Wires(lab, ports=PORTS + STATIC_NEIGHBOURS)
     text = queued(PORTS, "queue = { length = 60000 }") + STATIC_NEIGHBOURS
     said = refused(wires.router, "apply", write(wires.router, text))
-    assert "ports' queues could hold" in said and "lower queue" in said, said
+    assert "queues in software could hold" in said and "lower queue" in said, said
     assert wires.router.show("queues") == []
     wires.router.stop()

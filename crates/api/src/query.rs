@@ -17,9 +17,9 @@ use crate::http::{Form, Operation, RoutePage};
 use crate::report::topology::Topology;
 use crate::report::{
     Bond, ChangePlan, ClickElement, Command, Configuration, ControlQueue, Counters, Exporters,
-    Filter, FilterVerdict, Flows, Forwarders, Graph, HistoryEntry, Interface, Mirror, Multicast,
-    Neighbour, Overview, Policing, Port, PortQueue, PrefixSet, RouteAnswer, RouteSummary, Rss,
-    SourceReport, Status, Steps, Vrf,
+    Filter, FilterVerdict, Flows, Forwarders, Graph, HistoryEntry, Interface, InterfaceQueue,
+    Mirror, Multicast, Neighbour, Overview, Policing, Port, PrefixSet, RouteAnswer, RouteSummary,
+    Rss, SourceReport, Status, Steps, Vrf,
 };
 use crate::{Request, Show};
 
@@ -156,7 +156,7 @@ pub const CONTROL_QUEUES: Query<Vec<ControlQueue>> = query(get(
     "Control queues: rules that select their packets, learned flows",
 ));
 /// See [`Show::Queues`](crate::Show::Queues).
-pub const QUEUES: Query<Vec<PortQueue>> = query(get(
+pub const QUEUES: Query<Vec<InterfaceQueue>> = query(get(
     "/v1/queues",
     &["show", "queues"],
     "Software transmit queues: discipline, rate; length, delay, drops and marks of each class",

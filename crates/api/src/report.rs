@@ -75,7 +75,7 @@ pub enum Show {
     Rss,
     /// `Vec<`[`ControlQueue`]`>`: the queues for control traffic, by port.
     ControlQueues,
-    /// `Vec<`[`PortQueue`]`>`: the queues in software, by port.
+    /// `Vec<`[`InterfaceQueue`]`>`: the queues in software, by interface.
     Queues,
     /// [`Status`]: the router's version, age and configuration.
     Status,
@@ -711,11 +711,11 @@ pub struct LearnedFlow {
     pub idle_s: u64,
 }
 
-/// The queue of a port in software.
+/// The queue of an interface in software.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct PortQueue {
-    /// The port.
-    pub port: String,
+pub struct InterfaceQueue {
+    /// The port, the bond or the VLAN.
+    pub interface: String,
     /// Discipline, length and settings, as in configurations.
     pub queue: String,
     /// The rate; none: that of the link.
@@ -725,7 +725,7 @@ pub struct PortQueue {
     pub classes: Vec<QueueClass>,
 }
 
-/// Packets of a class in a port's queue.
+/// Packets of a class in a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueClass {
     /// `control` (CS6, CS7, ARP, neighbour discovery), a class by DSCP, or `others` if all others

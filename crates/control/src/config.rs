@@ -56,6 +56,7 @@
 mod annotations;
 pub mod click;
 mod diff;
+mod egress;
 mod error;
 pub mod exports;
 mod found;
@@ -112,6 +113,7 @@ use crate::rib::{self, Resilient, RouteKind};
 
 pub use annotations::ANNOTATIONS;
 pub use diff::{Changes, Diff, Effect, Setting, Unit};
+pub use egress::{EgressQueues, SoftwareQueue};
 pub use error::{ConfigError, ConfigErrors};
 pub use exports::{Ipfix, Sampled, Sflow, Snmp};
 pub use found::Found;
@@ -399,10 +401,6 @@ pub struct Port {
     pub mtu: Option<u16>,
     /// Its queues.
     pub queues: Queues,
-    /// Its queue in software; `None`: its device's ring only, unless it has a shape.
-    pub queue: Option<QueueConfig>,
-    /// Its maximum transmit rate.
-    pub shape: Option<Shape>,
     /// Offloads that its device must or must not do; the others are used if they help.
     pub offloads: OffloadWishes,
     /// Requested properties of its link.
@@ -418,12 +416,6 @@ pub struct Port {
 }
 
 impl Port {
-    /// Returns its queue in software and its rate, if it has either: a port with a rate has a queue.
-    pub fn queue_in_software(&self) -> Option<(QueueConfig, Option<Shape>)> {
-        let Self { queue, shape, .. } = self;
-        (queue.is_some() || shape.is_some()).then(|| (queue.unwrap_or_default(), *shape))
-    }
-
     /// Returns true if rules of its filter select forwarders for packets that its device spreads over its queues.
     pub fn steers_by_device(&self) -> bool {
         let inward = self.interface.filter_in.as_ref();
@@ -443,8 +435,6 @@ impl Port {
             mac: None,
             mtu: None,
             queues: Queues::default(),
-            queue: None,
-            shape: None,
             offloads: OffloadWishes::new(),
             link: LinkWish::default(),
             promiscuous: false,
@@ -495,6 +485,10 @@ pub struct Interface {
     pub host: Option<HostInterface>,
     /// Most hops from which BGP, LDP, MSDP and BFD packets to the router are accepted on this port (RFC 5082).
     pub ttl_security: Option<u8>,
+    /// Its queue in software; `None`: its device's ring only, unless it has a shape.
+    pub queue: Option<QueueConfig>,
+    /// Its maximum transmit rate; that of a port includes its VLANs.
+    pub shape: Option<Shape>,
 }
 
 impl Interface {
@@ -547,6 +541,8 @@ impl Interface {
             is_bonded: self.is_bonded,
             host: None,
             ttl_security: None,
+            queue: None,
+            shape: None,
         }
     }
 }

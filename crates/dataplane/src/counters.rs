@@ -1,11 +1,15 @@
 //! Counters of the router's units. Each counter has one writer, its unit; any thread may read.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use dpdk::{Burst, Mbuf, PacketList};
 
 use crate::drop_watch::{DropWatch, Dropped};
 use crate::frame::Class;
+use crate::interface::InterfaceId;
+use crate::lock::lock;
 use crate::mask::Mask;
 use crate::port::{MAX_PORTS, PortId};
 use crate::reason::{DropOrigin, DropReason, PuntClass};
@@ -201,12 +205,28 @@ pub struct ClassQueueCounters {
     pub delay_most: Counter,
 }
 
+/// The counters of a queue in software on one forwarder, by class.
+#[derive(Debug, Default)]
+pub struct QueueCounters([ClassQueueCounters; Class::COUNT]);
+
+impl QueueCounters {
+    /// Those of a class.
+    #[inline(always)]
+    pub fn class(&self, class: Class) -> &ClassQueueCounters {
+        &self.0[class.index()]
+    }
+}
+
+/// The counters of queues in software, by interface and by the port that sends.
+#[derive(Debug, Default)]
+struct Queues(Mutex<BTreeMap<(InterfaceId, PortId), Arc<QueueCounters>>>);
+
 /// The counters of one forwarder.
 #[derive(Debug)]
 pub struct ForwarderCounters {
     rx: [Traffic; MAX_PORTS],
     tx: [Traffic; MAX_PORTS],
-    queues: Box<[[ClassQueueCounters; Class::COUNT]]>,
+    queues: Queues,
     /// Drops outside the graph's steps: rings, transmit queues, defects. Those of steps are counted
     /// by the graph's edges.
     pub drops: DropsByOrigin,
@@ -263,7 +283,7 @@ impl Default for ForwarderCounters {
         Self {
             rx: std::array::from_fn(|_| Traffic::default()),
             tx: std::array::from_fn(|_| Traffic::default()),
-            queues: (0..MAX_PORTS).map(|_| Default::default()).collect(),
+            queues: Queues::default(),
             drops: DropsByOrigin::default(),
             punted: Counter::default(),
             classes: std::array::from_fn(|_| ClassCounters::default()),
@@ -315,10 +335,19 @@ impl ForwarderCounters {
         &self.rx[port.index()]
     }
 
-    /// A class of this port's queue in software.
-    #[inline(always)]
-    pub fn queue(&self, port: PortId, class: Class) -> &ClassQueueCounters {
-        &self.queues[port.index()][class.index()]
+    /// Returns those of an interface's queue in software before a port's device, at 0 if it had none.
+    pub fn queue(&self, interface: InterfaceId, port: PortId) -> Arc<QueueCounters> {
+        let mut queues = lock(&self.queues.0);
+        // An interface added later may have the number of one that is gone.
+        queues.retain(|_, counters| Arc::strong_count(counters) > 1);
+        queues.entry((interface, port)).or_default().clone()
+    }
+
+    /// Returns those of an interface's queues, one for each port that sends for it.
+    pub fn queues(&self, interface: InterfaceId) -> Vec<Arc<QueueCounters>> {
+        let queues = lock(&self.queues.0);
+        let own = queues.iter().filter(|((of, _), _)| *of == interface);
+        own.map(|(_, counters)| counters.clone()).collect()
     }
 
     /// Sent by this port.

@@ -168,10 +168,10 @@ impl Distribution {
             match (&mut port.scheduler, &mut *scheduler) {
                 (Some(old), Some(new)) => new.take_over(old, dpdk::tsc(), (port.id, counters)),
                 (Some(old), None) => {
-                    let shaper = old.unshape();
+                    old.set_unlimited(true);
                     port.empty(burst, counters);
                     if let Some(old) = &mut port.scheduler {
-                        old.shape_again(shaper);
+                        old.set_unlimited(false);
                     }
                 }
                 (None, _) => (),
@@ -669,7 +669,7 @@ impl PortTx {
     fn drop_all(&mut self, burst: &mut PacketList, why: DropReason, counters: &ForwarderCounters) {
         self.lose(why, (burst, 0), counters);
         if let Some(scheduler) = &mut self.scheduler {
-            scheduler.drop_all(why, self.id, counters);
+            scheduler.drop_all(why, (self.id, counters));
         }
         if let Some(priority) = &mut self.priority {
             let drop = Dropped::sent(DropOrigin::Transmit, why, self.id);

@@ -171,10 +171,10 @@ fn punted(config: &Config, forwarders: usize) -> usize {
     (all(config, forwarders) * config.slowpath.workers - 1) * rings
 }
 
-/// Packet buffers that ports' queues in software hold at most: each forwarder may have a transmit queue.
+/// Packet buffers that queues in software hold at most: each forwarder may have a transmit queue.
 fn queued(config: &Config, forwarders: usize) -> usize {
-    let queues = config.ports.iter().filter_map(config::Port::queue_in_software);
-    all(config, forwarders) * queues.map(|(queue, _)| queue.buffers()).sum::<usize>()
+    let queues = config.ports.iter().filter_map(|port| config.egress_queues(port));
+    all(config, forwarders) * queues.map(|queues| queues.buffers()).sum::<usize>()
 }
 
 /// Forwarders, that for control traffic included.
@@ -287,7 +287,7 @@ impl Buffers {
         let (wanted, most) = (queued(config, forwarders), self.queued);
         ensure!(
             wanted <= most,
-            "ports' queues could hold {wanted} packets, and the router has memory for {most} in queues; lower \
+            "queues in software could hold {wanted} packets, and the router has memory for {most} in queues; lower \
              queue = {{ length = … }}, restart it with this file, or raise turnpike.memory {{ mbufs }}"
         );
         Ok(())

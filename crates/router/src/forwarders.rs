@@ -145,7 +145,7 @@ impl ForwarderFactory {
         let view = ForwarderView { counters, exchange, edges, lua, running: true };
         let wires = Wires { inlets: ways.forwarder.inlets, ..Wires::default() };
         unit.rewire(&mut Rewiring { wires, ..Rewiring::default() });
-        unit.exchange_schedulers(&mut self.buckets.schedulers(egress));
+        unit.exchange_schedulers(&mut self.buckets.schedulers(egress, &view.counters));
         Ok(Made { unit, view, ends: ways.workers })
     }
 }

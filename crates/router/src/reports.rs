@@ -7,9 +7,12 @@ use std::sync::Arc;
 
 use api::report::{self, Counters, Edge, Graph, Policing, Step};
 use control::config;
-use dataplane::counters::{ClassCounters, ClassQueueCounters, Counter, ForwarderCounters};
+use dataplane::counters::{
+    ClassCounters, ClassQueueCounters, Counter, ForwarderCounters, QueueCounters,
+};
 use dataplane::exchange::Exchange;
 use dataplane::graph::{GraphCounters, Shape, StepShape, Target};
+use dataplane::interface::InterfaceId;
 use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::reason::{DropOrigin, DropReason, PuntClass};
 use dataplane::transmit::Discipline;
@@ -469,42 +472,21 @@ impl Ledger {
         Graph { steps: report }
     }
 
-    /// The classes of a port's queue in software.
-    pub fn queue_classes(&self, port: PortId, discipline: Discipline) -> Vec<report::QueueClass> {
+    /// The classes of an interface's queue in software.
+    pub fn queue_classes(
+        &self,
+        interface: InterfaceId,
+        discipline: Discipline,
+    ) -> Vec<report::QueueClass> {
+        let queues = self.forwarders.iter().flat_map(|view| view.counters.queues(interface));
+        let queues: Vec<_> = queues.collect();
         let is_drr = matches!(discipline, Discipline::Drr(_));
         let there = |class: &&Class| is_drr || matches!(class, Class::Control | Class::Default);
         let report = |&class: &Class| {
             let name = if is_drr || class == Class::Control { class.name() } else { "others" };
-            self.queue_class(port, class, name)
+            queue_class(&queues, class, name)
         };
         Class::ALL.iter().filter(there).map(report).collect()
-    }
-
-    fn queue_class(&self, port: PortId, class: Class, name: &str) -> report::QueueClass {
-        let of = || self.forwarders.iter().map(|view| view.counters.queue(port, class));
-        let sum = |of_one: fn(&ClassQueueCounters) -> &Counter| -> u64 {
-            of().map(|counters| of_one(counters).get()).sum()
-        };
-        let most = |of_one: fn(&ClassQueueCounters) -> &Counter| -> u64 {
-            of().map(|counters| of_one(counters).get()).max().unwrap_or_default()
-        };
-        let micros = |cycles: u64| {
-            (u128::from(cycles) * 1_000_000 / u128::from(dpdk::tsc_hz().max(1))) as u64
-        };
-        report::QueueClass {
-            name: name.to_owned(),
-            waiting: sum(|of| &of.waiting),
-            waiting_bytes: sum(|of| &of.waiting_bytes),
-            most: most(|of| &of.most),
-            sent: sum(|of| &of.sent),
-            sent_bytes: sum(|of| &of.sent_bytes),
-            full: sum(|of| &of.full),
-            red: sum(|of| &of.red),
-            codel: sum(|of| &of.codel),
-            marked: sum(|of| &of.marked),
-            delay_us: micros(most(|of| &of.delay)),
-            delay_most_us: micros(most(|of| &of.delay_most)),
-        }
     }
 
     /// Packets and bytes received and sent by a port, in this order.
@@ -519,6 +501,33 @@ impl Ledger {
             }
         }
         sums
+    }
+}
+
+/// A class of queues on several forwarders.
+fn queue_class(queues: &[Arc<QueueCounters>], class: Class, name: &str) -> report::QueueClass {
+    let of = || queues.iter().map(|counters| counters.class(class));
+    let sum = |of_one: fn(&ClassQueueCounters) -> &Counter| -> u64 {
+        of().map(|counters| of_one(counters).get()).sum()
+    };
+    let most = |of_one: fn(&ClassQueueCounters) -> &Counter| -> u64 {
+        of().map(|counters| of_one(counters).get()).max().unwrap_or_default()
+    };
+    let micros =
+        |cycles: u64| (u128::from(cycles) * 1_000_000 / u128::from(dpdk::tsc_hz().max(1))) as u64;
+    report::QueueClass {
+        name: name.to_owned(),
+        waiting: sum(|of| &of.waiting),
+        waiting_bytes: sum(|of| &of.waiting_bytes),
+        most: most(|of| &of.most),
+        sent: sum(|of| &of.sent),
+        sent_bytes: sum(|of| &of.sent_bytes),
+        full: sum(|of| &of.full),
+        red: sum(|of| &of.red),
+        codel: sum(|of| &of.codel),
+        marked: sum(|of| &of.marked),
+        delay_us: micros(most(|of| &of.delay)),
+        delay_most_us: micros(most(|of| &of.delay_most)),
     }
 }
 

@@ -1,66 +1,85 @@
-//! Ports' queues in software: those that the configuration asks for, made for each forwarder.
+//! Interfaces' queues in software: those that the configuration asks for, made for each forwarder.
 
 use std::sync::{Arc, Mutex, Weak};
 
-use control::config::{Config, Port};
+use control::config::{Config, EgressQueues, Port, SoftwareQueue};
+use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::Schedulers;
+use dataplane::interface::InterfaceId;
 use dataplane::lock::lock;
 use dataplane::port::PortId;
 use dataplane::transmit::shape::{Bucket, Shape};
-use dataplane::transmit::{QueueConfig, Scheduler};
+use dataplane::transmit::{Rate, Scheduler};
 
-/// The queue of a port, as it is to be; `None`: none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The queues of a port, as they are to be; `None`: none.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Egress {
     /// The port.
     pub port: PortId,
-    /// Its queue and its rate.
-    pub queue: Option<(QueueConfig, Option<Shape>)>,
+    /// Its queues and their rates.
+    pub queues: Option<EgressQueues>,
 }
 
-impl Egress {
-    fn of(port: &Port) -> Self {
-        Self { port: port.id, queue: port.queue_in_software() }
-    }
-}
-
-/// The queues of all ports that have one.
+/// The queues of all ports that have some.
 pub fn all(config: &Config) -> Vec<Egress> {
-    config.ports.iter().map(Egress::of).filter(|egress| egress.queue.is_some()).collect()
+    let of = |port: &Port| {
+        let queues = config.egress_queues(port)?;
+        Some(Egress { port: port.id, queues: Some(queues) })
+    };
+    config.ports.iter().filter_map(of).collect()
 }
 
 /// The queues that change with another configuration.
 pub fn changed(old: &Config, new: &Config) -> Vec<Egress> {
     let (before, after) = (all(old), all(new));
     let gone = before.iter().filter(|old| after.iter().all(|new| new.port != old.port));
-    let gone = gone.map(|old| Egress { queue: None, ..*old });
-    after.iter().copied().filter(|new| !before.contains(new)).chain(gone).collect()
+    let gone: Vec<_> = gone.map(|old| Egress { port: old.port, queues: None }).collect();
+    after.into_iter().filter(|new| !before.contains(new)).chain(gone).collect()
 }
 
 /// The token buckets that forwarders share, as long as one of them has it.
 #[derive(Debug, Default)]
-pub struct Buckets(Mutex<Vec<(PortId, Shape, Weak<Bucket>)>>);
+pub struct Buckets(Mutex<Vec<(InterfaceId, Shape, Weak<Bucket>)>>);
 
 impl Buckets {
-    /// The schedulers of a forwarder.
-    pub fn schedulers(&self, wanted: &[Egress]) -> Schedulers {
+    /// The schedulers of the forwarder with these counters.
+    pub fn schedulers(&self, wanted: &[Egress], counters: &ForwarderCounters) -> Schedulers {
         let make = |egress: &Egress| {
-            let (config, shape) = egress.queue?;
-            let shape = shape.map(|shape| (shape, self.bucket(egress.port, shape)));
-            Some(Box::new(Scheduler::new(config, shape)))
+            let queues = egress.queues.as_ref()?;
+            Some(Box::new(self.scheduler(egress.port, queues, counters)))
         };
         wanted.iter().map(|egress| (egress.port, make(egress))).collect()
     }
 
-    fn bucket(&self, port: PortId, shape: Shape) -> Arc<Bucket> {
+    fn scheduler(
+        &self,
+        port: PortId,
+        queues: &EgressQueues,
+        counters: &ForwarderCounters,
+    ) -> Scheduler {
+        let parts = |of: &SoftwareQueue| {
+            let rate = of.shape.map(|shape| self.rate(of.interface, shape));
+            (of.queue, rate, counters.queue(of.interface, port))
+        };
+        let (config, rate, counted) = parts(&queues.rest);
+        let mut scheduler = Scheduler::new(config, rate, counted);
+        for (tags, of) in &queues.vlans {
+            let (config, rate, counted) = parts(of);
+            scheduler.add(*tags, config, rate, counted);
+        }
+        scheduler
+    }
+
+    fn rate(&self, interface: InterfaceId, shape: Shape) -> Rate {
         let mut known = lock(&self.0);
         known.retain(|(_, _, bucket)| bucket.strong_count() > 0);
-        let is_it = |(id, of, _): &&(PortId, Shape, Weak<Bucket>)| (*id, *of) == (port, shape);
+        let is_it =
+            |(id, of, _): &&(InterfaceId, Shape, Weak<Bucket>)| (*id, *of) == (interface, shape);
         if let Some(bucket) = known.iter().find(is_it).and_then(|(_, _, bucket)| bucket.upgrade()) {
-            return bucket;
+            return (shape, bucket);
         }
         let bucket = Arc::new(Bucket::new(shape, dpdk::tsc_hz()));
-        known.push((port, shape, Arc::downgrade(&bucket)));
-        bucket
+        known.push((interface, shape, Arc::downgrade(&bucket)));
+        (shape, bucket)
     }
 }

@@ -74,8 +74,8 @@ interface PrefixSet { name: string; elements: { prefix: string; by: string; rema
 
 interface Verdict { rule: Rule | null; action: string; why: string }
 
-interface PortQueue {
-  port: string; queue: string; shape?: string;
+interface InterfaceQueue {
+  interface: string; queue: string; shape?: string;
   classes: {
     name: string; waiting: number; waiting_bytes: number; sent: number; full: number; red: number; codel: number;
     delay_us: number; delay_most_us: number;

@@ -128,7 +128,11 @@ fn queue_of(case: &Case) -> Option<Scheduler> {
         _ => return None,
     };
     let shape = shape.map(|shape| (shape, Arc::new(Bucket::new(shape, dpdk::tsc_hz()))));
-    Some(Scheduler::new(QueueConfig { discipline, ..QueueConfig::default() }, shape))
+    Some(Scheduler::new(
+        QueueConfig { discipline, ..QueueConfig::default() },
+        shape,
+        Arc::default(),
+    ))
 }
 
 /// Returns the cases with these names, or all but those of queues, bonds, VLANs, VRFs, rates and sets: a process has room for

@@ -245,6 +245,9 @@ impl<'a> Present<'a> {
             is_bonded: false,
             host: Some(HostInterface { in_kernel: true, ..host.clone() }),
             ttl_security: below.ttl_security,
+            // Its packets are the parent's to limit.
+            queue: None,
+            shape: None,
         })
     }
 }

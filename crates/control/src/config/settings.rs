@@ -65,7 +65,7 @@ pub enum Unit {
     DeviceFilters,
     /// Receive queues: bursts, and the hash of ports that stay open.
     ReceiveQueues,
-    /// Transmit queues and shapes of ports.
+    /// Transmit queues and shapes of interfaces.
     TransmitQueues,
     /// Multicasts that devices pass on.
     DeviceMulticasts,
@@ -457,6 +457,8 @@ impl OfPort<'_, '_> {
             is_bonded: _,
             host,
             ttl_security,
+            queue,
+            shape,
         } = interface;
         // Redirects are listed with the features.
         let InterfaceSettings {
@@ -496,6 +498,8 @@ impl OfPort<'_, '_> {
         of.add(Effect::Graph, "filter outward", filter(filter_out));
         let hardware = filter_in.as_ref().is_some_and(|filter| filter.hardware);
         of.live(Unit::DeviceFilters, "filter hardware", hardware);
+        of.live(Unit::TransmitQueues, "queue", or(*queue, "the device's"));
+        of.live(Unit::TransmitQueues, "shape", or(*shape, "none"));
         of.live(Unit::Interfaces, "unreachables", unreachables);
         of.live(Unit::Interfaces, "ttl_security", or(*ttl_security, "none"));
         of.live(Unit::Interfaces, "dad", dad);
@@ -614,8 +618,6 @@ impl List<'_> {
             mac,
             mtu,
             queues,
-            queue,
-            shape,
             offloads,
             link,
             promiscuous,
@@ -632,8 +634,6 @@ impl List<'_> {
         of.opened("mac", or(*mac, "the device's"));
         of.opened("mtu", or(*mtu, "the device's"));
         of.queues(queues);
-        of.live(Unit::TransmitQueues, "queue", or(*queue, "the device's"));
-        of.live(Unit::TransmitQueues, "shape", or(*shape, "none"));
         let offloads = offloads.iter().map(|(offload, on)| format!("{offload} {on}"));
         of.opened("offloads", some(offloads, "those of the device that help"));
         let wished = (*link != LinkWish::default()).then_some(link);

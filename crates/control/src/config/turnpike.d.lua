@@ -285,6 +285,10 @@
 ---@field vrf? string
 ---A kernel interface of the same name, or its settings. Default: true with `turnpike.routes_from`, else false.
 ---@field host? boolean|turnpike.HostSettings
+---Transmit queue in software. Default: none, the device's.
+---@field queue? turnpike.QueueSettings
+---Rate of transmission, a port's with its VLANs, "95mbit", or with burst and overhead. Default: the link's.
+---@field shape? string|turnpike.ShapeSettings
 ---Packet filters: the name of an inward one, or both directions. Default: none.
 ---@field filter? string|turnpike.InterfaceFilters
 ---Reverse path filter (RFC 3704). Default: none.
@@ -350,10 +354,6 @@
 ---@field spread? turnpike.Spread
 ---A queue of its own for control traffic, with `control_queue` of `turnpike.forwarders`. Default: true.
 ---@field control_queue? boolean
----Transmit queue in software. Default: none, the device's.
----@field queue? turnpike.QueueSettings
----Rate of transmission, "95mbit", or with burst and overhead. Default: the link's.
----@field shape? string|turnpike.ShapeSettings
 ---Work that the device must (true) or must not (false) do. Default: the work that helps.
 ---@field offloads? turnpike.OffloadSettings
 

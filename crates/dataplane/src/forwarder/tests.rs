@@ -7,6 +7,7 @@ use std::sync::mpsc::Receiver;
 use super::*;
 use crate::builder::GraphBuilder;
 use crate::class::ByClass;
+use crate::counters::QueueCounters;
 use crate::distribution::TxConfig;
 use crate::erspan::Erspan;
 use crate::exchange::Replacement;
@@ -1511,7 +1512,7 @@ fn a_forwarder_that_blocks_is_woken_by_each_ring_by_an_exchange_and_to_end() {
 fn slow_queue() -> Schedulers {
     let shape = Shape { rate: 1_000_000, burst: 2_000, overhead: 0 };
     let bucket = Arc::new(Bucket::new(shape, dpdk::tsc_hz()));
-    let scheduler = Scheduler::new(QueueConfig::default(), Some((shape, bucket)));
+    let scheduler = Scheduler::new(QueueConfig::default(), Some((shape, bucket)), Arc::default());
     vec![(port(3), Some(Box::new(scheduler)))]
 }
 
@@ -1556,13 +1557,14 @@ fn what_waits_for_a_rate_is_held_and_leaves_with_the_next_queue_or_without_one()
     let config = QueueConfig { length: 20, ..QueueConfig::default() };
     let never = Shape { rate: 1, burst: 1518, overhead: 0 };
     let bucket = Arc::new(Bucket::new(never, 1));
-    let mut shorter =
-        vec![(port(3), Some(Box::new(Scheduler::new(config, Some((never, bucket))))))];
+    let of = Arc::<QueueCounters>::default();
+    let scheduler = Scheduler::new(config, Some((never, bucket)), of.clone());
+    let mut shorter = vec![(port(3), Some(Box::new(scheduler)))];
     lab.forwarder.exchange_schedulers(&mut shorter);
     assert!(shorter[0].1.as_ref().is_some_and(|old| old.is_empty()));
     let dropped = lab.drops(DropReason::QueueFull);
-    let of = lab.counters.queue(port(3), Class::Default);
-    assert_eq!((dropped, of.full.get()), (held - 20, held - 20));
+    let full = of.class(Class::Default).full.get();
+    assert_eq!((dropped, full), (held - 20, held - 20));
     // And without any: everything leaves at once.
     let mut none = vec![(port(3), None)];
     lab.forwarder.exchange_schedulers(&mut none);

@@ -2,13 +2,16 @@
 //! queue feeds its receive queue.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dpdk::{Burst, Device, Port, PortConfig, RxQueue};
 use proptest::prelude::*;
 
 use super::*;
+use crate::counters::QueueCounters;
 use crate::testing::{FrameBuilder, dpdk as shared};
+use crate::vlan::{Tag, TagProtocol, Tags};
 
 /// Capacity of the device's ring in packets.
 const RING: usize = 1023;
@@ -18,6 +21,7 @@ const PORT: PortId = PortId::FIRST;
 struct Lab {
     scheduler: Scheduler,
     counters: ForwarderCounters,
+    queue: Arc<QueueCounters>,
     device: TxQueue,
     wire: RxQueue,
     hz: u64,
@@ -31,10 +35,11 @@ impl Lab {
         let device = Device::Vdev { name: name.clone(), args: String::new() };
         let (_, mut rx, mut tx) = Port::open(eal, &PortConfig::new(&name, device), pool).unwrap();
         let hz = dpdk::tsc_hz();
-        let shape = shape.map(|shape| (shape, Arc::new(Bucket::new(shape, hz))));
+        let queue = Arc::<QueueCounters>::default();
         Self {
-            scheduler: Scheduler::new(config, shape),
+            scheduler: Scheduler::new(config, shape.map(rate), queue.clone()),
             counters: ForwarderCounters::default(),
+            queue,
             device: tx.remove(0),
             wire: rx.remove(0),
             hz,
@@ -43,8 +48,8 @@ impl Lab {
 
     /// Another queue before the same device, with all counters at 0.
     fn replace(&mut self, config: QueueConfig, shape: Option<Shape>) {
-        let shape = shape.map(|shape| (shape, Arc::new(Bucket::new(shape, self.hz))));
-        self.scheduler = Scheduler::new(config, shape);
+        self.queue = Arc::default();
+        self.scheduler = Scheduler::new(config, shape.map(rate), self.queue.clone());
         self.counters = ForwarderCounters::default();
     }
 
@@ -84,6 +89,10 @@ impl Lab {
     }
 }
 
+fn rate(shape: Shape) -> Rate {
+    (shape, Arc::new(Bucket::new(shape, dpdk::tsc_hz())))
+}
+
 /// A UDP packet of 1,000 bytes whose source port is its number.
 fn frame(number: u16, dscp: u8) -> Vec<u8> {
     let mut frame = FrameBuilder::ip4().udp(number, 2, &[0; 958]).build();
@@ -106,7 +115,7 @@ fn without_a_rate_everything_leaves_at_once_and_in_order() {
     lab.offer((0..300).map(|n| frame(n, 0)), 0);
     assert_eq!((lab.serve(0), lab.scheduler.len()), (300, 0));
     assert_eq!(lab.sent(), (0..300).map(|n| (n, 0)).collect::<Vec<_>>());
-    let of = lab.counters.queue(PORT, Class::Default);
+    let of = lab.queue.class(Class::Default);
     assert_eq!((of.sent.get(), of.sent_bytes.get(), of.waiting.get()), (300, 300_000, 0));
     assert!(!lab.scheduler.is_stuck() && lab.scheduler.due().is_none());
 }
@@ -167,7 +176,7 @@ fn a_rate_holds_packets_back_and_says_for_how_long() {
         sent += lab.sent().len();
     }
     assert!((49..=54).contains(&sent), "{sent}");
-    let of = lab.counters.queue(PORT, Class::Default);
+    let of = lab.queue.class(Class::Default);
     assert_eq!(of.waiting.get() as usize, 100 - sent);
     let delay = of.delay_most.get() as f64 / lab.hz as f64;
     assert!((0.045..=0.05).contains(&delay), "{delay} s");
@@ -210,7 +219,7 @@ fn a_queue_that_takes_over_keeps_order_and_time_and_drops_what_exceeds_it() {
         let numbers = all.iter().filter(|&&(_, of)| of == dscp).map(|&(n, _)| n);
         assert!(numbers.is_sorted());
     }
-    let delay = new.counters.queue(PORT, Class::Default).delay_most.get();
+    let delay = new.queue.class(Class::Default).delay_most.get();
     assert_eq!(delay, 100, "since it came to the old one");
 }
 
@@ -219,7 +228,7 @@ fn what_waits_at_the_end_is_dropped_by_name() {
     let mut lab = Lab::new(fifo(1000), Some(Shape { rate: 1000, burst: 2000, overhead: 0 }));
     lab.offer((0..20).map(|n| frame(n, if n < 5 { CS6 } else { 0 })), 0);
     assert_eq!(lab.scheduler.len(), 20);
-    lab.scheduler.drop_all(DropReason::Shutdown, PORT, &lab.counters);
+    lab.scheduler.drop_all(DropReason::Shutdown, (PORT, &lab.counters));
     assert_eq!(lab.counters.drops.get(DropReason::Shutdown), 20);
     assert!(lab.scheduler.is_empty());
 }
@@ -270,7 +279,195 @@ fn every_packet_is_somewhere() {
             let numbers = sent.iter().filter(|&&(_, of)| of == dscp).map(|&(number, _)| number);
             prop_assert!(numbers.is_sorted());
         }
-        lab.scheduler.drop_all(DropReason::Shutdown, PORT, &lab.counters);
+        lab.scheduler.drop_all(DropReason::Shutdown, (PORT, &lab.counters));
         prop_assert_eq!(lab.scheduler.len(), 0);
+    });
+}
+
+fn tag(protocol: TagProtocol, id: u16) -> Tag {
+    Tag { protocol, id, priority: 0 }
+}
+
+/// The tags of a VLAN, and of one inside it.
+fn vlan(outer: u16, inner: Option<u16>) -> Tags {
+    let inner = inner.map(|id| tag(TagProtocol::Dot1q, id));
+    Tags { outer: tag(TagProtocol::Dot1ad, outer), inner }
+}
+
+fn tagged(frame: &[u8], tags: Tags) -> Vec<u8> {
+    let tags = [Some(tags.outer), tags.inner].into_iter().flatten();
+    let tags = tags.flat_map(|tag| tag.bytes());
+    frame[..12].iter().copied().chain(tags).chain(frame[12..].iter().copied()).collect()
+}
+
+fn speed(kilobytes: u64) -> Shape {
+    Shape { rate: kilobytes * 1000, burst: 4_000, overhead: 0 }
+}
+
+impl Lab {
+    fn add(&mut self, tags: Tags, config: QueueConfig, shape: Option<Shape>) -> Arc<QueueCounters> {
+        let counters = Arc::<QueueCounters>::default();
+        self.scheduler.add(tags, config, shape.map(rate), counters.clone());
+        counters
+    }
+
+    /// Returns the number of transmitted packets by the identifiers of their tags; 0: no tag.
+    fn sent_by_vlan(&mut self) -> BTreeMap<(u16, u16), usize> {
+        let (mut burst, mut all) = (Burst::new(), BTreeMap::new());
+        while self.wire.receive(&mut burst, 64) > 0 {
+            for slot in 0..burst.len() {
+                let frame = burst.frame(slot);
+                let id = |at: usize| match frame[at..at + 4] {
+                    [0x88, 0xa8, a, b] | [0x81, 0x00, a, b] => u16::from_be_bytes([a, b]),
+                    _ => 0,
+                };
+                *all.entry((id(12), id(16))).or_default() += 1;
+            }
+            burst.free(u64::MAX);
+        }
+        all
+    }
+}
+
+#[test]
+fn a_vlan_has_its_rate_and_those_inside_it_share_it() {
+    let mut lab = Lab::new(fifo(2000), Some(Shape { burst: 40_000, ..speed(10_000) }));
+    let alone = lab.add(vlan(7, None), fifo(1000), Some(speed(500)));
+    lab.add(vlan(300, None), fifo(1000), Some(speed(1_000)));
+    let inside = [5, 6].map(|id| lab.add(vlan(300, Some(id)), fifo(1000), None));
+    lab.add(vlan(300, Some(9)), fifo(1000), Some(speed(100)));
+    // 300.8 has no queue of its own.
+    let of = |n: u16| {
+        let frame = frame(n, 0);
+        let inside = [5, 6, 8, 9].map(|id| tagged(&frame, vlan(300, Some(id))));
+        let alone = tagged(&frame, vlan(7, None));
+        let other = tagged(&frame, vlan(8, None));
+        [frame, alone, other].into_iter().chain(inside)
+    };
+    lab.offer((0..200).flat_map(of), lab.hz);
+    let mut sent = BTreeMap::<_, usize>::new();
+    let mut due = 0;
+    for step in 0..=200 {
+        let now = lab.hz + lab.hz / 1000 * step;
+        lab.serve(now);
+        due += u64::from(lab.scheduler.due().is_some_and(|due| due > now));
+        assert!(!lab.scheduler.is_stuck());
+        lab.sent_by_vlan()
+            .into_iter()
+            .for_each(|(of, count)| *sent.entry(of).or_default() += count);
+    }
+    // What has no rate but the port's left long ago; the others wait for their own.
+    assert_eq!((sent[&(0, 0)], sent[&(8, 0)], due), (200, 200, 201));
+    let expected = [((7, 0), 100), ((300, 9), 20), ((300, 5), 60), ((300, 6), 60), ((300, 8), 60)];
+    for (of, packets) in expected {
+        assert!(sent[&of].abs_diff(packets) <= 8, "{of:?}: {} for {packets}", sent[&of]);
+    }
+    let default = |of: &QueueCounters| {
+        let of = of.class(Class::Default);
+        (of.sent.get() + of.waiting.get(), of.most.get() > 190)
+    };
+    assert_eq!((default(&alone), default(&inside[0])), ((200, true), (200, true)));
+    lab.scheduler.set_unlimited(true);
+    while lab.serve(lab.hz * 2) > 0 {
+        lab.sent();
+    }
+    assert!(lab.scheduler.is_empty() && lab.scheduler.due().is_none());
+}
+
+/// Every packet is sent, dropped or waits, packets of a VLAN keep their order, and no VLAN exceeds its rate or that
+/// around it, for any VLANs and any arrivals; and as many leave as the rates allow, in the end all.
+#[test]
+fn vlans_lose_and_reorder_nothing_and_keep_their_rates() {
+    const KILOBYTES: [u64; 4] = [300, 2_000, 500, 900];
+    let arrival = (0usize..30, 0usize..6, 0u64..3000);
+    let default = ProptestConfig::default();
+    let config = ProptestConfig { cases: default.cases.div_ceil(4), ..default };
+    let lab = RefCell::new(Lab::new(fifo(1), None));
+    proptest!(config, |(
+        disciplines in proptest::collection::vec(disciplines(), 5),
+        of_port in any::<bool>(),
+        has_rate in any::<[bool; 4]>(),
+        arrivals in proptest::collection::vec(arrival, 1..40),
+        take_over in any::<bool>(),
+    )| {
+        let lab = &mut *lab.borrow_mut();
+        let queue = |at: usize| QueueConfig { length: 40, discipline: disciplines[at] };
+        let tags = [vlan(1, None), vlan(2, None), vlan(1, Some(5)), vlan(3, Some(6))];
+        let shape = |at: usize| has_rate[at].then(|| speed(KILOBYTES[at]));
+        let build = |lab: &mut Lab| {
+            lab.replace(queue(4), of_port.then(|| speed(1_500)));
+            for (at, of) in tags.into_iter().enumerate() {
+                lab.add(of, queue(at), shape(at));
+            }
+        };
+        build(lab);
+        let (mut now, mut offered) = (lab.hz, 0u16);
+        let mut sent: Vec<(usize, u16)> = Vec::new();
+        // The kinds of frames: the queues' own, 3 without an inner tag, and untagged ones.
+        let kinds = [Some(tags[0]), Some(tags[1]), Some(tags[2]), Some(tags[3]), Some(vlan(3, None)), None];
+        let arrived = |lab: &mut Lab, sent: &mut Vec<(usize, u16)>| {
+            let mut burst = Burst::new();
+            while lab.wire.receive(&mut burst, 64) > 0 {
+                for slot in 0..burst.len() {
+                    let frame = burst.frame(slot);
+                    let (_, start) = wire::ethernet::payload(frame).unwrap();
+                    let kind = kinds.iter().position(|kind| match kind {
+                        Some(tags) => frame[12..start - 2] == tagged(&[0; 12], *tags)[12..],
+                        None => start == 14,
+                    });
+                    let number = u16::from_be_bytes([frame[start + 20], frame[start + 21]]);
+                    sent.push((kind.unwrap(), number));
+                }
+                burst.free(u64::MAX);
+            }
+        };
+        let mut dropped = 0;
+        for (count, kind, micros) in arrivals {
+            now += lab.hz / 1_000_000 * micros;
+            let frames = (offered..offered + count as u16).map(|number| {
+                let frame = frame(number, if number % 9 == 0 { 48 } else { 0 });
+                kinds[kind].map_or(frame.clone(), |tags| tagged(&frame, tags))
+            });
+            lab.offer(frames.collect::<Vec<_>>(), now);
+            offered += count as u16;
+            lab.serve(now);
+            arrived(lab, &mut sent);
+            let bytes = |kinds: &[usize]| {
+                1000 * sent.iter().filter(|(kind, _)| kinds.contains(kind)).count() as u128
+            };
+            let within = |kinds: &[usize], kilobytes: u64| {
+                let granted = u128::from(kilobytes * 1000) * u128::from(now - lab.hz) / u128::from(lab.hz);
+                // A quantum and a frame are sent in advance.
+                bytes(kinds) <= granted + 4_000 + 1_000 + 2 * 1022
+            };
+            prop_assert!(!has_rate[0] || within(&[0, 2], KILOBYTES[0]));
+            prop_assert!(!has_rate[1] || within(&[1], KILOBYTES[1]));
+            prop_assert!(!has_rate[2] || within(&[2], KILOBYTES[2]));
+            prop_assert!(!has_rate[3] || within(&[3], KILOBYTES[3]));
+            prop_assert!(!of_port || take_over || within(&[0, 1, 2, 3, 4, 5], 1_500));
+        }
+        if take_over {
+            let mut old = std::mem::replace(&mut lab.scheduler, Scheduler::new(fifo(1), None, Arc::default()));
+            dropped += lab.dropped();
+            build(lab);
+            lab.scheduler.take_over(&mut old, now, (PORT, &lab.counters));
+            prop_assert!(old.is_empty() && old.due().is_none() && !old.is_stuck());
+        }
+        let mut rounds = 0;
+        while !lab.scheduler.is_empty() {
+            now = lab.scheduler.due().unwrap_or(now).max(now);
+            lab.serve(now);
+            arrived(lab, &mut sent);
+            rounds += 1;
+            prop_assert!(rounds < 10_000, "packets wait for nothing");
+        }
+        prop_assert!(now - lab.hz < lab.hz * 5);
+        prop_assert_eq!(sent.len() as u64 + dropped + lab.dropped(), u64::from(offered));
+        for kind in 0..kinds.len() {
+            for is_control in [true, false] {
+                let own = sent.iter().filter(|(of, number)| *of == kind && (number % 9 == 0) == is_control);
+                prop_assert!(own.is_sorted());
+            }
+        }
     });
 }

@@ -39,8 +39,8 @@ pub struct InterfaceView {
     pub traffic: Traffic,
     /// A port's troubles, by name, with their counts at the last look.
     pub troubles: Vec<(&'static str, u64)>,
-    /// A port's queue in software.
-    pub queue: Option<(PortId, Discipline)>,
+    /// Its queue in software.
+    pub queue: Option<(InterfaceId, Discipline)>,
 }
 
 /// The place of an interface's counters.
@@ -408,8 +408,8 @@ impl View {
 
     fn queues(&self, families: &mut Families<'_>) -> fmt::Result {
         let classes = |of: &InterfaceView| {
-            let (port, discipline) = of.queue?;
-            Some((of.name.clone(), self.ledger.queue_classes(port, discipline)))
+            let (interface, discipline) = of.queue?;
+            Some((of.name.clone(), self.ledger.queue_classes(interface, discipline)))
         };
         let queues: Vec<_> = self.interfaces.iter().filter_map(classes).collect();
         let all = || {

@@ -540,7 +540,11 @@ impl Owner {
         };
         let (factory, count) = (wiring.factory(), self.forwarders());
         factory.buffers.check_queues(new, wiring.forwarders())?;
-        Ok((0..count).map(|_| factory.buckets.schedulers(&changed)).collect())
+        let of = |forwarder| {
+            let counters = self.forwarding.ledger.counters_of(forwarder);
+            factory.buckets.schedulers(&changed, &counters)
+        };
+        Ok((0..count).map(of).collect())
     }
 
     /// Gives each forwarder its former parts.

@@ -1,9 +1,9 @@
 //! Load of forwarders, the queues that they serve, and their cores.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use api::report::{EventsReport, Forwarder, Forwarders, PortQueue, Rss, Waiting};
-use control::config::{self, key_text};
+use api::report::{EventsReport, Forwarder, Forwarders, InterfaceQueue, Rss, Waiting};
+use control::config::{SoftwareQueue, key_text};
 use dataplane::counters::ForwarderCounters;
 use dataplane::polling::Wait;
 use dataplane::port::{MAX_PORTS, PortId};
@@ -210,18 +210,20 @@ impl Owner {
         }
     }
 
-    /// The queues of ports that have one in software.
-    pub(super) fn queue_reports(&self) -> Vec<PortQueue> {
-        let report = |port: &config::Port| {
-            let (queue, shape) = port.queue_in_software()?;
-            Some(PortQueue {
-                port: port.name.clone(),
+    /// The interfaces' queues in software.
+    pub(super) fn queue_reports(&self) -> Vec<InterfaceQueue> {
+        let config = &self.configurations.current;
+        let names: HashMap<_, _> = config.interfaces().map(|(id, name, _)| (id, name)).collect();
+        let report = |of: SoftwareQueue| {
+            let SoftwareQueue { interface, queue, shape } = of;
+            Some(InterfaceQueue {
+                interface: names.get(&interface)?.to_string(),
                 queue: queue.to_string(),
                 shape: shape.map(|shape| shape.to_string()),
-                classes: self.forwarding.ledger.queue_classes(port.id, queue.discipline),
+                classes: self.forwarding.ledger.queue_classes(interface, queue.discipline),
             })
         };
-        self.configurations.current.ports.iter().filter_map(report).collect()
+        config.software_queues().into_iter().filter_map(report).collect()
     }
 
     /// Returns the report of each port's spreading.

@@ -1,5 +1,6 @@
 //! Publishes the router's state for metrics, see `metrics.rs`.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use control::config::{self, Config, Strictness};
@@ -83,18 +84,19 @@ impl Owner {
 
     fn interface_views(&self, vrfs: &[String]) -> Vec<InterfaceView> {
         let config = &self.configurations.current;
+        let queues = config.software_queues().into_iter();
+        let queues: HashMap<_, _> =
+            queues.map(|of| (of.interface, (of.interface, of.queue.discipline))).collect();
         let view = |id: InterfaceId, name: &str, kind, of: &config::Interface, traffic| {
             let vrf = vrfs.get(of.settings.vrf.index()).cloned().unwrap_or_default();
             let is_up = self.devices.links[id.index()].up();
-            let (troubles, queue) = (Vec::new(), None);
+            let (troubles, queue) = (Vec::new(), queues.get(&id).copied());
             InterfaceView { name: name.to_owned(), kind, vrf, is_up, traffic, troubles, queue }
         };
         let ports = config.ports.iter().map(|port| {
             let traffic = Traffic::Port(port.id, self.counted_before(port.id));
-            let queue = port.queue_in_software().map(|(queue, _)| (port.id, queue.discipline));
             InterfaceView {
                 troubles: self.devices.health.counts(port.id),
-                queue,
                 ..view(port.id.into(), &port.name, "port", &port.interface, traffic)
             }
         });

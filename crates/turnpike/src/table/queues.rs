@@ -1,21 +1,21 @@
-//! Queues of ports in software.
+//! Queues of interfaces in software.
 
-use api::report::{PortQueue, QueueClass};
+use api::report::{InterfaceQueue, QueueClass};
 
 use super::{columns, finish, right_align};
 
-/// Formats a line a port, then one a class.
-pub fn queues(ports: &[PortQueue]) -> String {
-    if ports.is_empty() {
-        return "no port has a queue in software: packets wait in the device's ring; \
+/// Formats a line for each queue, then one for each of its classes.
+pub fn queues(all: &[InterfaceQueue]) -> String {
+    if all.is_empty() {
+        return "no interface has a queue in software: packets wait in the device's ring; \
                 write queue = { discipline = \"codel\" } or shape = \"95mbit\" into turnpike.port"
             .to_owned();
     }
-    ports.iter().map(port).collect::<Vec<_>>().join("\n\n")
+    all.iter().map(queue).collect::<Vec<_>>().join("\n\n")
 }
 
-fn port(queue: &PortQueue) -> String {
-    let PortQueue { port, queue, shape, classes } = queue;
+fn queue(queue: &InterfaceQueue) -> String {
+    let InterfaceQueue { interface, queue, shape, classes } = queue;
     let rate = shape.as_ref().map_or_else(String::new, |shape| format!("; shape {shape}"));
     let mut table = columns(&[
         "class",
@@ -42,7 +42,7 @@ fn port(queue: &PortQueue) -> String {
         table.add_row(row);
     }
     right_align(&mut table, 1..11);
-    format!("{port}: {queue}{rate}\n{}", finish(&table))
+    format!("{interface}: {queue}{rate}\n{}", finish(&table))
 }
 
 #[cfg(test)]
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_has_a_line_and_its_classes_one_each() {
+    fn a_queue_has_a_line_and_its_classes_one_each() {
         let class = QueueClass {
             name: "others".into(),
             waiting: 12,
@@ -62,8 +62,8 @@ mod tests {
             delay_us: 5_250,
             ..QueueClass::default()
         };
-        let queue = PortQueue {
-            port: "wan".into(),
+        let queue = InterfaceQueue {
+            interface: "wan".into(),
             queue: "codel, length 1000".into(),
             shape: Some("2000000 bit, burst 3036 bytes, overhead 0".into()),
             classes: vec![class],
@@ -74,6 +74,6 @@ mod tests {
              CLASS   WAITING  BYTES  MOST  SENT  FULL  RED  CODEL  MARKED  DELAY MS  LONGEST MS\n \
              others       12  18168    40  1000     0    0      3       0       5.2         0.0"
         );
-        assert!(queues(&[]).starts_with("no port has a queue in software"));
+        assert!(queues(&[]).starts_with("no interface has a queue in software"));
     }
 }

@@ -1,4 +1,4 @@
-// Forwarders, what they wait for and what disturbs them, and queues of ports in software.
+// Forwarders, what they wait for and what disturbs them, and queues of interfaces in software.
 
 import { get } from "../client.js";
 import { html, meter, section, setText } from "../elements.js";
@@ -6,7 +6,7 @@ import { Rates } from "../rates.js";
 import { Table } from "../table.js";
 import { bytes, count, rate, short } from "../text.js";
 
-/** @typedef {PortQueue["classes"][0] & { port: string, queue: string, shape: string | undefined }} Class */
+/** @typedef {InterfaceQueue["classes"][0] & { interface: string, queue: string, shape?: string }} Class */
 
 /** @type {Page} */
 export const forwarders = {
@@ -44,8 +44,8 @@ export const forwarders = {
     ]), "No forwarder runs.");
     const advice = html("ul", { class: "advice" });
     const control = html("p", { class: "help" });
-    const queues = new Table("Queues of ports", /** @type {import("../table.js").Column<Class>[]} */ ([
-      { title: "Port", kind: "name", text: (row) => row.port },
+    const queues = new Table("Queues of interfaces", /** @type {import("../table.js").Column<Class>[]} */ ([
+      { title: "Interface", kind: "name", text: (row) => row.interface },
       { title: "Queue", text: (row) => row.queue + (row.shape ? `, ${row.shape}` : "") },
       { title: "Class", text: (row) => row.name },
       { title: "Waiting", kind: "number", text: (row) => count(row.waiting) },
@@ -54,7 +54,7 @@ export const forwarders = {
       { title: "Longest, µs", kind: "number", text: (row) => count(row.delay_most_us) },
       { title: "Sent", kind: "number", text: (row) => count(row.sent) },
       { title: "Dropped", kind: "number", text: (row) => count(row.full + row.red + row.codel) },
-    ]), "No port has a queue in software: its settings are queue and shape.");
+    ]), "No interface has a queue in software: its settings are queue and shape.");
 
     /** @param {Overview} now */
     function live(now) {
@@ -75,9 +75,9 @@ export const forwarders = {
     }
 
     context.every(1, async () => {
-      const all = /** @type {PortQueue[]} */ (await get("v1/queues", context.signal));
-      const rows = all.flatMap(({ port, queue, shape, classes }) => classes.map((one) => ({ ...one, port, queue, shape })));
-      queues.update(rows.map((row) => [`${row.port} ${row.name}`, row]));
+      const all = /** @type {InterfaceQueue[]} */ (await get("v1/queues", context.signal));
+      const rows = all.flatMap(({ classes, ...of }) => classes.map((one) => ({ ...one, ...of })));
+      queues.update(rows.map((row) => [`${row.interface} ${row.name}`, row]));
     });
     return {
       element: html("div", { class: "page" }, section("Forwarders", table.element, control, advice), section("Queues", queues.element)),

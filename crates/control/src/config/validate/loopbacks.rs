@@ -65,6 +65,8 @@ pub(super) fn read<'s>(
             is_bonded: false,
             host: host.map(|host| host::place_in_vrf(&mut fields, host, vrf, &vrfs)),
             ttl_security: None,
+            queue: None,
+            shape: None,
         };
         let address_line = fields.line_of("address");
         enter(context, position, &interface, address_line);

@@ -104,8 +104,6 @@ pub(super) fn read<'s>(
             mac: mac(&mut fields),
             mtu,
             queues: queues::read(&mut fields),
-            queue: transmit::queue(&mut fields),
-            shape: transmit::shape(&mut fields, mtu),
             offloads: offloads::read(&mut fields),
             link: link::read(&mut fields),
             take_over: fields.flag("take_over"),
@@ -149,12 +147,14 @@ impl<'a> Common<'a> {
 }
 
 /// Keys of the settings of an interface, besides those of features.
-pub(super) const INTERFACE_KEYS: [&str; 13] = [
+pub(super) const INTERFACE_KEYS: [&str; 15] = [
     "vrf",
     "address",
     "unnumbered",
     "mtu",
     "host",
+    "queue",
+    "shape",
     "filter",
     "unreachables",
     "ttl_security",
@@ -201,6 +201,8 @@ pub(super) fn interface(
         is_bonded: false,
         host,
         ttl_security: fields.number("ttl_security", 1..=254).map(|hops| hops as u8),
+        queue: transmit::queue(fields),
+        shape: transmit::shape(fields, mtu),
         addresses,
     };
     (interface, mtu)

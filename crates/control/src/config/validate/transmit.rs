@@ -1,4 +1,4 @@
-//! The keys `queue` and `shape` of `turnpike.port`.
+//! The keys `queue` and `shape` of interfaces.
 
 use dataplane::transmit::codel::CodelConfig;
 use dataplane::transmit::drr::CLASSES;
@@ -178,8 +178,8 @@ mod tests {
 
     #[test]
     fn queues_have_disciplines_with_settings_of_their_own() {
-        let queue = |text: &str| port(&format!("queue = {{ {text} }}")).queue.unwrap();
-        assert_eq!(port("mtu = 1500").queue, None);
+        let queue = |text: &str| port(&format!("queue = {{ {text} }}")).interface.queue.unwrap();
+        assert_eq!(port("mtu = 1500").interface.queue, None);
         assert_eq!(queue(""), QueueConfig::default());
         assert_eq!(queue("length = 7"), QueueConfig { length: 7, discipline: Discipline::Fifo });
         let red = RedConfig { least: 166, most: 500, percent: 10, ecn: true };
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn shapes_have_rates_and_bursts_of_a_frame_at_least() {
-        let shape = |text: &str| port(&format!("shape = {text}")).shape.unwrap();
+        let shape = |text: &str| port(&format!("shape = {text}")).interface.shape.unwrap();
         let plain = Shape { rate: 11_875_000, burst: 47_500, overhead: 0 };
         assert_eq!(shape("'95mbit'"), plain);
         let whole = Shape { rate: 11_875_000, burst: 64_000, overhead: 24 };
