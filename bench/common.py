@@ -302,7 +302,14 @@ class Veths:
 
     def arrived(self, ports):
         """Packets that have arrived at the hosts of these ports so far."""
-        files = [f"/sys/class/net/{self.end(port)}/statistics/rx_packets" for port in ports]
+        return self._counted(ports, "rx_packets")
+
+    def left(self, ports):
+        """Packets that have left the hosts of these ports so far."""
+        return self._counted(ports, "tx_packets")
+
+    def _counted(self, ports, counter):
+        files = [f"/sys/class/net/{self.end(port)}/statistics/{counter}" for port in ports]
         return sum(map(int, self.tester.run("cat", *files).stdout.split()))
 
     def generate(self, source, sink, rate, seconds, size=64, dscp="0", to=None, core=None):

@@ -112,7 +112,7 @@ def test_forward_has_all_cases_and_keys():
         "4r1e", "4r4e", "filter-10", "filter-1000", "filter-10000", "filter-state", "full4", "full6", "lua-empty",
         "lua-flushed", "lua-voip", "mixed", "noop", "rust-voip",
     }
-    apart = ["filter-first", "filter-police", "filter-set", "filter-sources", "qinq4", "queue-codel", "queue-drr", "queue-fifo", "queue-red", "queue-shape", "vlan4", "vrf4"]
+    apart = ["filter-first", "filter-police", "filter-set", "filter-sources", "qinq4", "queue-codel", "queue-drr", "queue-fifo", "queue-red", "queue-shape", "vlan4", "vlan4-queues", "vrf4"]
     named = bench("forward", *small[:8], *(word for name in apart for word in ("--case", name)))
     assert sorted(outcome["case"] for outcome in named) == apart
     for outcome in outcomes + named:

@@ -29,6 +29,7 @@
 //! | `bond4` | as `full4`, by a bond of all ports | 4 | IPv4 |
 //! | `vlan4`, `qinq4` | as `full4`, by VLANs on all ports | 4 | IPv4 with one tag, with two |
 //! | `vlan4-device` | as `vlan4`, behind devices that strip and insert tags | 4 | IPv4, the tag beside each packet |
+//! | `vlan4-queues` | as `vlan4`, with queues with rates for 1,000 VLANs of each port, which are never reached | 4 | IPv4 with one tag |
 //! | `full6` | the same of IPv6 | 4 | IPv6, random prefixes of the table, random host bits |
 //! | `mixed` | both | 4 | the two by turns, so a batch is half of each |
 //!

@@ -9,7 +9,7 @@ use dataplane::batch::BATCH_MAX;
 use dataplane::bond::{BONDS, BondSpec, BondTable, Bonds, HashFields};
 use dataplane::class;
 use dataplane::counters::ForwarderCounters;
-use dataplane::distribution::TxConfig;
+use dataplane::distribution::{Schedulers, TxConfig};
 use dataplane::features::Features;
 use dataplane::filters::{
     FilterSpec, FilterTable, FilterTables, Filters, Gate, Police, SourceLengths, Treatment,
@@ -31,7 +31,7 @@ use dataplane::transmit::codel::CodelConfig;
 use dataplane::transmit::red::RedConfig;
 use dataplane::transmit::shape::{Bucket, Shape};
 use dataplane::transmit::{Discipline, QueueConfig, Scheduler, WEIGHTS};
-use dataplane::vlan::{TagDevices, VLANS, Vlan, VlanTable, Vlans};
+use dataplane::vlan::{Tag, TagDevices, Tags, VLANS, Vlan, VlanTable, Vlans};
 use dataplane::wires::{Exit, Rewiring, TxPath, Wires};
 use dpdk::WaitSet;
 use dpdk::qsbr::Qsbr;
@@ -67,7 +67,7 @@ pub struct Case {
 }
 
 /// All cases, those with the same source together.
-pub const CASES: [Case; 28] = [
+pub const CASES: [Case; 29] = [
     Case { name: "4r1e", full: false, egress: 1, mix: Mix::V4, more: More::Nothing },
     Case { name: "noop", full: false, egress: 1, mix: Mix::V4, more: More::Noop },
     Case { name: "lua-empty", full: false, egress: 1, mix: Mix::V4, more: More::LuaEmpty },
@@ -98,6 +98,7 @@ pub const CASES: [Case; 28] = [
     Case { name: "bond4", full: true, egress: 4, mix: Mix::V4, more: More::Bond },
     Case { name: "vlan4", full: true, egress: 4, mix: Mix::Vlan, more: More::Vlans },
     Case { name: "qinq4", full: true, egress: 4, mix: Mix::QinQ, more: More::Vlans },
+    Case { name: "vlan4-queues", full: true, egress: 4, mix: Mix::Vlan, more: More::VlanQueues },
     Case { name: "vlan4-device", full: true, egress: 4, mix: Mix::Stripped, more: More::Vlans },
     Case {
         name: "filter-sources",
@@ -120,19 +121,36 @@ const DRR: Discipline = Discipline::Drr(WEIGHTS);
 /// A rate that no source reaches, to measure the cost of its bookkeeping.
 const UNREACHED: Shape = Shape { rate: 125_000_000_000, burst: 64_000_000, overhead: 24 };
 
-/// Returns the queue of a case's ports.
-fn queue_of(case: &Case) -> Option<Scheduler> {
-    let (discipline, shape) = match case.more {
+/// VLANs with queues on each port of [`More::VlanQueues`], one of which packets leave by.
+const QUEUED_VLANS: u16 = 1000;
+
+/// Returns the queues of a case's ports.
+fn queues_of(case: &Case) -> Result<Schedulers> {
+    let unreached = || (UNREACHED, Arc::new(Bucket::new(UNREACHED, dpdk::tsc_hz())));
+    let (discipline, rate) = match case.more {
         More::Queue(discipline) => (discipline, None),
-        More::Shape => (FIFO, Some(UNREACHED)),
-        _ => return None,
+        More::Shape => (FIFO, Some(unreached())),
+        More::VlanQueues => (FIFO, None),
+        _ => return Ok(Vec::new()),
     };
-    let shape = shape.map(|shape| (shape, Arc::new(Bucket::new(shape, dpdk::tsc_hz()))));
-    Some(Scheduler::new(
-        QueueConfig { discipline, ..QueueConfig::default() },
-        shape,
-        Arc::default(),
-    ))
+    let config = QueueConfig { discipline, ..QueueConfig::default() };
+    let scheduler = |port| {
+        let mut scheduler = Scheduler::new(config, rate.clone(), Arc::default());
+        if case.more == More::VlanQueues {
+            for tags in case.mix.tags().into_iter().flat_map(neighbours) {
+                scheduler.add(tags, config, Some(unreached()), Arc::default());
+            }
+        }
+        Ok((port_id(port)?, Some(Box::new(scheduler))))
+    };
+    (0..case.egress).map(scheduler).collect()
+}
+
+/// Returns these tags and those of [`QUEUED_VLANS`] in all.
+fn neighbours(tags: Tags) -> impl Iterator<Item = Tags> {
+    let with = move |id| Tags { outer: Tag { id, ..tags.outer }, ..tags };
+    let others = (1..).filter(move |id| *id != tags.outer.id);
+    [tags].into_iter().chain(others.take(usize::from(QUEUED_VLANS) - 1).map(with))
 }
 
 /// Returns the cases with these names, or all but those of queues, bonds, VLANs, VRFs, rates and sets: a process has room for
@@ -152,6 +170,7 @@ pub fn choose(only: &[String]) -> Result<Vec<&'static Case>> {
                 | More::Shape
                 | More::Bond
                 | More::Vlans
+                | More::VlanQueues
                 | More::Vrf
                 | More::First(_)
                 | More::Set(_)
@@ -196,7 +215,9 @@ fn ingress(case: &Case) -> InterfaceInfo {
         More::Rules(_) | More::First(_) | More::Set(_) | More::State => {
             InterfaceInfo { features: Features::NONE.with(FILTER_IN, 1), ..PORT }
         }
-        More::Vlans => InterfaceInfo { features: Features::NONE.with(VLANS, 1), ..PORT },
+        More::Vlans | More::VlanQueues => {
+            InterfaceInfo { features: Features::NONE.with(VLANS, 1), ..PORT }
+        }
         More::Bond => InterfaceInfo { features: Features::NONE.with(BONDS, 1), ..PORT },
         More::Vrf => InterfaceInfo { vrf: VRF, ..PORT },
         _ => PORT,
@@ -343,7 +364,7 @@ impl Router {
             | More::Set(_)
             | More::Queue(_)
             | More::Shape => {}
-            More::Bond | More::Vlans | More::Vrf => {}
+            More::Bond | More::Vlans | More::VlanQueues | More::Vrf => {}
             More::State => know_all(bench, case, &tables)?,
             More::Noop => steps.insert("noop", Noop, "ip4-rewrite")?,
             More::RustVoip => steps.insert("mark-voip", MarkVoip, "ip4-lookup")?,
@@ -375,9 +396,7 @@ impl Router {
         });
         let wires = Wires { exits, ..Wires::default() };
         forwarder.rewire(&mut Rewiring { wires, ..Rewiring::default() });
-        if let Some(scheduler) = queue_of(case) {
-            forwarder.exchange_schedulers(&mut vec![(PortId::FIRST, Some(Box::new(scheduler)))]);
-        }
+        forwarder.exchange_schedulers(&mut queues_of(case)?);
         let rx_burst = bursts.rx;
         let filter = tables.filters.get().tables.into_iter().flatten().next();
         Ok(Self { case, forwarder, counters, lua, filter, rx_burst, spread: true, _writers: None })
@@ -624,7 +643,7 @@ mod tests {
             "--case 4r2e: not found; known: 4r1e, noop, lua-empty, lua-voip, \
              lua-flushed, rust-voip, filter-10, filter-1000, filter-10000, filter-state, \
              filter-first, filter-police, filter-set, queue-fifo, queue-red, queue-codel, queue-drr, queue-shape, 4r4e, full4, vrf4, bond4, vlan4, \
-             qinq4, vlan4-device, filter-sources, full6, mixed"
+             qinq4, vlan4-queues, vlan4-device, filter-sources, full6, mixed"
         );
         assert_eq!(choose(&[]).unwrap().len(), 14);
         let chosen = choose(&["mixed".into(), "4r1e".into()]).unwrap();

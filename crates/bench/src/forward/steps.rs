@@ -51,6 +51,8 @@ pub enum More {
     Bond,
     /// VLANs with the tags of the source's frames on all ports.
     Vlans,
+    /// The same, and queues with rates that are never reached before the VLANs and many others.
+    VlanQueues,
     /// A VRF of the ports besides the default one.
     Vrf,
 }
