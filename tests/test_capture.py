@@ -206,7 +206,7 @@ def test_no_packet_is_counted_as_dropped_without_being_shown():
     counters = sources[ROOT / "crates/dataplane/src/counters.rs"]
     assert "\n    fn add(&self, reason: DropReason" in counters, "private, as the counts are"
     seen = {file.name: text.count("drops.count(") for file, text in sources.items() if "drops.count(" in text}
-    assert seen == {"batch.rs": 1, "transmit.rs": 1}, "each behind a call of see()"
+    assert seen == {"batch.rs": 1, "queue.rs": 1}, "each behind a call of see()"
 
 
 def test_punted_packets(wires):

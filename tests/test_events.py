@@ -45,8 +45,9 @@ def device(router):
 
 
 def state(hosts):
-    """The report of a test that fails."""
-    return hosts.router.dropped(), hosts.router.show("neighbours"), hosts.router.log()
+    """The report of a test that fails, as a text: it is printed whole."""
+    shown = [hosts.router.show(what) for what in ("neighbours", "forwarders", "ports")]
+    return "\n".join([str(hosts.router.dropped()), *map(json.dumps, shown), hosts.router.log()])
 
 
 class Flow:
