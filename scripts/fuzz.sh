@@ -16,6 +16,7 @@ if ! cargo +nightly --version >/dev/null 2>&1; then
     echo "== installing the nightly compiler, which cargo-fuzz needs"
     rustup toolchain install nightly --profile minimal
 fi
+failed=()
 # What DPDK keeps for the process's life is no leak; see there.
 export LSAN_OPTIONS="suppressions=$PWD/scripts/asan.supp:print_suppressions=0"
 for target in fuzz/fuzz_targets/*.rs; do
@@ -27,5 +28,9 @@ for target in fuzz/fuzz_targets/*.rs; do
         *) seeds=() ;;
     esac
     mkdir -p "fuzz/corpus/$name"
-    cargo +nightly fuzz run "$name" "fuzz/corpus/$name" "${seeds[@]}" -- -max_total_time="$seconds"
+    cargo +nightly fuzz run "$name" "fuzz/corpus/$name" "${seeds[@]}" -- -max_total_time="$seconds" || failed+=("$name")
 done
+if [ ${#failed[@]} -gt 0 ]; then
+    echo "failed: ${failed[*]}; see fuzz/artifacts/" >&2
+    exit 1
+fi

@@ -90,8 +90,12 @@ impl fmt::Display for Flat {
 
 impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.value.is_empty() {
+        if self.value.is_empty() && self.kind != "package" {
             return write!(f, "{}", self.kind);
+        }
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        if self.value.is_empty() || !self.value.chars().all(is_plain) {
+            return write!(f, "{} {}", self.kind, quote(self.value.as_bytes()));
         }
         write!(f, "{} {}", self.kind, self.value)
     }

@@ -610,6 +610,8 @@ mod tests {
             "(\"$x\")",
             "define($x 1)",
             "require(p)",
+            "require(package \"a, b $c\")",
+            "require(\"\")",
             "a :: Idle;",
             "C -> C;",
             "\n# 3\n",
