@@ -247,7 +247,7 @@ mod tests {
     }
 
     /// On port 0: VLANs 1 to 6 are 64 to 69, 7 in VLAN 3 is 70, 8 in service VLAN 1 is 71.
-    fn many() -> VlanInput {
+    fn many() -> (VlanInput, Arc<Tables>) {
         let tag = |protocol, id| Tag { protocol, id, priority: 0 };
         let vlan = |number, outer, inner| Vlan {
             interface: InterfaceId::new(number).unwrap(),
@@ -260,7 +260,21 @@ mod tests {
         all.push(vlan(71, tag(TagProtocol::Dot1ad, 1), Some(customer(8))));
         let tables = TestTables::every_kind();
         tables.vlans.set(Arc::new(Vlans::new(&all, TagDevices::default(), &Bonds::default())));
-        VlanInput::new(&tables)
+        (VlanInput::new(&tables), tables)
+    }
+
+    /// Packets and bytes that each VLAN of [`many`] has received.
+    fn received(tables: &Tables) -> Vec<(u64, u64)> {
+        let vlans = (64..72).map(|number| InterfaceId::new(number).unwrap());
+        let traffic = vlans.map(|vlan| tables.vlans.traffic(vlan));
+        traffic.map(|of| (of.rx_packets, of.rx_bytes)).collect()
+    }
+
+    /// The same as the batch shows it.
+    fn in_batch(batch: &Batch, frames: usize) -> Vec<(u64, u64)> {
+        let of = |number| (0..frames).filter(move |&slot| batch.interface(slot).index() == number);
+        let sum = |number| of(number).map(|slot| batch.len(slot) as u64).sum();
+        (64..72).map(|number| (of(number).count() as u64, sum(number))).collect()
     }
 
     proptest::proptest! {
@@ -283,8 +297,9 @@ mod tests {
                 frame[..len].to_vec()
             };
             let frames: Vec<_> = kinds.into_iter().map(frame).collect();
-            let mut step = many();
+            let (mut step, tables) = many();
             let (_, batch) = run_step_on(&mut step, &frames, |_| ());
+            proptest::prop_assert_eq!(received(&tables), in_batch(&batch, frames.len()));
             for (slot, frame) in frames.iter().enumerate() {
                 let (_, alone) = run_step_on(&mut step, std::slice::from_ref(frame), |_| ());
                 proptest::prop_assert_eq!(batch.interface(slot), alone.interface(0));
@@ -303,7 +318,7 @@ mod tests {
             let ip4 = FrameBuilder::ip4().build();
             let frame = |inner: usize| [ip4.clone(), tagged(&ip4, Q, 7), tagged(&ip4, Q, 8)][inner].clone();
             let frames: Vec<_> = kinds.iter().map(|&(_, inner)| frame(inner)).collect();
-            let mut step = many();
+            let (mut step, tables) = many();
             let strip = |batch: &mut Batch, slot: usize, tag: u16| {
                 if tag > 0 {
                     batch.burst.say_tag(slot, tag);
@@ -312,6 +327,7 @@ mod tests {
             let (_, batch) = run_step_on(&mut step, &frames, |batch| {
                 kinds.iter().enumerate().for_each(|(slot, &(tag, _))| strip(batch, slot, tag));
             });
+            proptest::prop_assert_eq!(received(&tables), in_batch(&batch, frames.len()));
             for (slot, frame) in frames.iter().enumerate() {
                 let set = |batch: &mut Batch| strip(batch, 0, kinds[slot].0);
                 let (_, alone) = run_step_on(&mut step, std::slice::from_ref(frame), set);
