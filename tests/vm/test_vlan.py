@@ -1,6 +1,7 @@
 """VLANs on emulated NICs, byte for byte, and beside the VLAN devices of a Linux kernel."""
 
 import json
+import time
 
 import pytest
 
@@ -73,6 +74,40 @@ def test_tagged_frames_go_both_ways_by_every_nic(machine, kind, by_device):
                     assert [unpadded(frame) for frame, _ in seen] == expected, (kind, source, destination)
                     tags = [[(protocol, vlan) for protocol, _, vlan in tags] for _, tags in seen]
                     assert tags == [out_tags] * len(frames), (kind, source, destination)
+        router.counters()
+        router.stop()
+    finally:
+        router.close()
+        for wire in wires:
+            wire.close()
+
+
+@pytest.mark.parametrize("kind, by_device", [("e1000e", True), ("e1000e", False), ("virtio", False)])
+def test_a_vlan_has_its_rate_whoever_inserts_its_tag(machine, kind, by_device):
+    nics = [machine.nic(kind, index) for index in (0, 1)]
+    outside = [Outside(machine, nic, side + 1) for side, nic in enumerate(nics)]
+    text = config(*(host.device for host in outside), settings=", offloads = { vlan = true }" if by_device else "")
+    shaped = 'parent = "port1", id = 10'
+    router = machine.router(text.replace(shaped, f'{shaped}, shape = "64kbit"'))
+    wires = [RawPort(nic.host, "eth0") for nic in nics]
+    try:
+        mac = next(port["mac"] for port in router.show("ports") if port["name"] == "port0")
+        count, length, begin = 30, 972, time.monotonic()
+        for number in range(count):
+            for network in NETWORKS:
+                a, b = "10.0.1.2", f"10.1.{network}.2"
+                data = number.to_bytes(2, "big").ljust(length, b"\0")
+                wires[0].send(ethernet(mac, HOST_MACS[0], 0x0800, ipv4(a, b, udp(a, b, 1, 2, data))))
+        arrived = wires[1].expect(3 * count, lambda frame: untagged(frame)[0][12:14] == b"\x08\x00", 60)
+        seen = [(network, int.from_bytes(plain[42:44], "big")) for plain, tags in map(untagged, arrived)
+                for network, expected in NETWORKS.items() if [(of, vlan) for of, _, vlan in tags] == expected]
+        for network in NETWORKS:
+            assert [number for of, number in seen if of == network] == list(range(count)), (network, seen)
+        taken = time.monotonic() - begin
+        # A burst, a quantum and a frame pass at once. A slow machine takes longer, never less.
+        assert taken >= 0.98 * (count * 1014 - 3036 - 1522 - 1014) * 8 / 64_000, taken
+        rows = {row["interface"]: {one["name"]: one["sent"] for one in row["classes"]} for row in router.show("queues")}
+        assert {name: of["others"] for name, of in rows.items()} == {"port1": 2 * count, "port1.10": count}, rows
         router.counters()
         router.stop()
     finally:
