@@ -66,7 +66,7 @@ unit: deps
 
 # Scenarios mostly wait, so more run at a time than there are cores. Those that measure time run alone. 5 says
 # that PYTEST chose none of them.
-WORKERS ?= 8
+WORKERS ?= 6
 TARGET = $(abspath $(or $(CARGO_TARGET_DIR),target))
 SCENARIOS = TURNPIKE=$(TARGET)/debug/turnpike $(PYTHON) -m pytest tests
 FLOW_DEVICE = $(TARGET)/flow_device.so
