@@ -346,7 +346,8 @@ impl ForwarderCounters {
     /// Returns those of an interface's queues, one for each port that sends for it.
     pub fn queues(&self, interface: InterfaceId) -> Vec<Arc<QueueCounters>> {
         let queues = lock(&self.queues.0);
-        let own = queues.iter().filter(|((of, _), _)| *of == interface);
+        let from = queues.range((interface, PortId::FIRST)..);
+        let own = from.take_while(|((of, _), _)| *of == interface);
         own.map(|(_, counters)| counters.clone()).collect()
     }
 
