@@ -5,6 +5,7 @@ RESTART_ROUTES=1000000 makes it the table that the router promises to be back wi
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,12 @@ from lib.traffic import Sink, Stream, gets_through
 pytestmark = pytest.mark.skipif(forwarder() != "turnpike", reason="the kernel does not restart")
 
 ROUTES = int(os.environ.get("RESTART_ROUTES", 50_000))
+
+
+def seconds_used(pid):
+    """The processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["ended", "killed"])
@@ -42,11 +49,13 @@ def test_it_forwards_again_soon(lab, kill):
     sink.arrived()
     start = time.time()
     machine.start()
-    assert sink.wait(300, 60)
+    assert sink.wait(300, 30)
     first = min(when for _, when in sink.arrived(0) if when > start) - start
     assert wait_for(lambda: tables.turnpike_count(machine.router, "kernel") == ROUTES, 60, 0.05)
     complete = time.time() - start
     print(f"{ROUTES} routes: first packet after {first:.2f} s, all routes after {complete:.2f} s")
+    # Of the processor: others may have it meanwhile.
+    assert seconds_used(machine.router.process.pid) < 10
     # Every address is reachable again, by any route.
     time.sleep(0.2)
     mark = len(sink.arrived(0))

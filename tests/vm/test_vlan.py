@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -47,14 +48,27 @@ def with_tags(frame, tags):
 INSERTING = ["e1000e", "e1000", "vmxnet3", "igb"]
 
 
-@pytest.mark.parametrize("kind, by_device", [(kind, False) for kind in KINDS] + [(kind, True) for kind in INSERTING])
-def test_tagged_frames_go_both_ways_by_every_nic(machine, kind, by_device):
+@contextmanager
+def wired(machine, kind, by_device, change=lambda text: text):
+    """A router on two NICs of a kind, whose tags these insert or not, with a changed configuration; and their wires."""
     nics = [machine.nic(kind, index) for index in (0, 1)]
     outside = [Outside(machine, nic, side + 1) for side, nic in enumerate(nics)]
     settings = ", offloads = { vlan = true }" if by_device else ""
-    router = machine.router(config(*(host.device for host in outside), settings=settings))
+    router = machine.router(change(config(*(host.device for host in outside), settings=settings)))
     wires = [RawPort(nic.host, "eth0") for nic in nics]
     try:
+        yield router, wires
+        router.counters()
+        router.stop()
+    finally:
+        router.close()
+        for wire in wires:
+            wire.close()
+
+
+@pytest.mark.parametrize("kind, by_device", [(kind, False) for kind in KINDS] + [(kind, True) for kind in INSERTING])
+def test_tagged_frames_go_both_ways_by_every_nic(machine, kind, by_device):
+    with wired(machine, kind, by_device) as (router, wires):
         offloads = [one for port in router.show("ports") for one in port["offloads"] if one["offload"] == "vlan"]
         assert [one["on"] for one in offloads] == [by_device] * 2
         macs = [port["mac"] for port in router.show("ports")]
@@ -74,23 +88,13 @@ def test_tagged_frames_go_both_ways_by_every_nic(machine, kind, by_device):
                     assert [unpadded(frame) for frame, _ in seen] == expected, (kind, source, destination)
                     tags = [[(protocol, vlan) for protocol, _, vlan in tags] for _, tags in seen]
                     assert tags == [out_tags] * len(frames), (kind, source, destination)
-        router.counters()
-        router.stop()
-    finally:
-        router.close()
-        for wire in wires:
-            wire.close()
 
 
 @pytest.mark.parametrize("kind, by_device", [("e1000e", True), ("e1000e", False), ("virtio", False)])
 def test_a_vlan_has_its_rate_whoever_inserts_its_tag(machine, kind, by_device):
-    nics = [machine.nic(kind, index) for index in (0, 1)]
-    outside = [Outside(machine, nic, side + 1) for side, nic in enumerate(nics)]
-    text = config(*(host.device for host in outside), settings=", offloads = { vlan = true }" if by_device else "")
     shaped = 'parent = "port1", id = 10'
-    router = machine.router(text.replace(shaped, f'{shaped}, shape = "64kbit"'))
-    wires = [RawPort(nic.host, "eth0") for nic in nics]
-    try:
+    slow = lambda text: text.replace(shaped, f'{shaped}, shape = "64kbit"')  # noqa: E731
+    with wired(machine, kind, by_device, slow) as (router, wires):
         mac = next(port["mac"] for port in router.show("ports") if port["name"] == "port0")
         count, length, begin = 30, 972, time.monotonic()
         for number in range(count):
@@ -108,12 +112,6 @@ def test_a_vlan_has_its_rate_whoever_inserts_its_tag(machine, kind, by_device):
         assert taken >= 0.98 * (count * 1014 - 3036 - 1522 - 1014) * 8 / 64_000, taken
         rows = {row["interface"]: {one["name"]: one["sent"] for one in row["classes"]} for row in router.show("queues")}
         assert {name: of["others"] for name, of in rows.items()} == {"port1": 2 * count, "port1.10": count}, rows
-        router.counters()
-        router.stop()
-    finally:
-        router.close()
-        for wire in wires:
-            wire.close()
 
 
 # A Linux host's networks on one interface: name, parent, how it is made, network.

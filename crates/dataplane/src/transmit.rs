@@ -62,8 +62,11 @@ pub const LENGTH_MOST: u32 = 65_536;
 /// Most waiting packets of network control, in addition to the queue's length.
 pub const CONTROL_LENGTH: u32 = 256;
 
-/// Most bytes by which network control is ahead of other waiting packets: eight full frames.
-const AHEAD_MOST: u32 = 8 * 1514;
+/// Bytes of a full frame: what may always wait, and the least of a turn, so that every turn sends something.
+const FULL_FRAME: u32 = 1514;
+
+/// Most bytes by which network control is ahead of other waiting packets.
+const AHEAD_MOST: u32 = 8 * FULL_FRAME;
 
 /// Bursts that a queue passes to its device in a round.
 const BURSTS: usize = 4;

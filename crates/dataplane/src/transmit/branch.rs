@@ -6,23 +6,12 @@ use dpdk::{Mbuf, PacketList};
 
 use super::lane::{Cause, Lane, Packet, Waiting};
 use super::queue::{Bin, Queue, Site};
-use super::{AHEAD_MOST, QueueConfig, Rate};
+use super::{AHEAD_MOST, FULL_FRAME, QueueConfig, Rate};
 use crate::counters::QueueCounters;
 use crate::frame::Class;
 
-/// Bytes of a turn: a full frame, so that every turn sends something.
-pub(super) const TURN: i64 = 1514;
-
-/// The place of a queue among those of its scheduler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// It is empty.
-    Idle,
-    /// It has packets, and waits for its turn.
-    Ready,
-    /// It has packets, and waits for its rate.
-    Held,
-}
+/// Bytes of a turn.
+pub(super) const TURN: i64 = FULL_FRAME as i64;
 
 /// Network control and all other packets, in the order in which they leave.
 pub(super) struct Branch {
@@ -31,12 +20,11 @@ pub(super) struct Branch {
     /// Bytes by which control is ahead of the other waiting packets.
     ahead: u32,
     counters: Arc<QueueCounters>,
-    /// The rates that apply to it besides those of the port, by their places in the scheduler: its own, that of the
-    /// VLAN around it.
+    /// The rates that apply to it besides those of the port, by their places in the scheduler: its own, if it has
+    /// one, and that of the VLAN around it.
     pub(super) limits: Vec<u16>,
     /// Bytes that it may send in its present turn; below 0: bytes sent in advance.
     pub(super) turn: i64,
-    pub(super) state: State,
     /// True if its lengths have changed since they were published.
     pub(super) is_touched: bool,
 }
@@ -55,7 +43,6 @@ impl Branch {
             counters,
             limits: Vec::new(),
             turn: TURN,
-            state: State::Idle,
             is_touched: false,
         }
     }

@@ -5,6 +5,7 @@
 //! leave, at intervals that shrink with the square root of their number, until the time is below
 //! the target again. The functions have the names of the pseudo code in RFC 8289 5.
 
+use super::FULL_FRAME;
 use super::lane::{Cause, Lane, Packet, Waiting};
 
 /// Settings of CoDel.
@@ -24,8 +25,8 @@ impl Default for CodelConfig {
     }
 }
 
-/// Bytes that may always wait: one full frame (RFC 8289 5.4, `maxpacket`).
-const FULL_FRAME: u64 = 1514;
+/// Bytes that may always wait (RFC 8289 5.4, `maxpacket`).
+const MAXPACKET: u64 = FULL_FRAME as u64;
 
 /// A queue with CoDel.
 #[derive(Debug)]
@@ -132,7 +133,7 @@ impl<P: Packet> Codel<P> {
 
 impl Law {
     fn is_too_long(&mut self, sojourn_time: u64, bytes: u64, now: u64) -> bool {
-        if sojourn_time < self.target || bytes <= FULL_FRAME {
+        if sojourn_time < self.target || bytes <= MAXPACKET {
             self.first_above_time = None;
             return false;
         }

@@ -5,13 +5,11 @@
 //! costs O(1) and classes share the link in the ratio of their weights. A class that becomes empty
 //! loses its deficit.
 
+use super::FULL_FRAME;
 use super::lane::{Cause, Lane, Packet, Waiting};
 
 /// Classes of a round.
 pub const CLASSES: usize = 5;
-
-/// Bytes that a turn grants for each unit of weight: a full frame, so that every turn sends something.
-const QUANTUM: u32 = 1514;
 
 /// A queue for each class.
 #[derive(Debug)]
@@ -35,7 +33,7 @@ impl<P: Packet> Drr<P> {
     /// Classes of these weights, at least 1, each of at most so many packets.
     pub fn new(length: usize, weights: [u8; CLASSES]) -> Self {
         let class = |weight: u8| {
-            let quantum = u32::from(weight.max(1)) * QUANTUM;
+            let quantum = u32::from(weight.max(1)) * FULL_FRAME;
             Class { lane: Lane::new(length), quantum, deficit: 0 }
         };
         Self { classes: weights.map(class), turn: 0, granted: false, len: 0 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use dpdk::{Mbuf, PacketList, TxQueue};
 
-use super::branch::{Branch, State, TURN};
+use super::branch::{Branch, TURN};
 use super::lane::{Packet, Waiting};
 use super::queue::Site;
 use super::shape::Shaper;
@@ -127,8 +127,9 @@ impl Scheduler {
         let before = branch.len();
         branch.enter((class, waiting), now, &mut self.freed, site);
         self.queued = self.queued + branch.len() - before;
-        if branch.state == State::Idle && branch.len() > 0 {
-            (branch.state, branch.turn) = (State::Ready, TURN);
+        // One with packets is ready or held already.
+        if before == 0 && branch.len() > 0 {
+            branch.turn = TURN;
             self.ready.push_back(place);
         }
         self.touch(place);
@@ -166,10 +167,7 @@ impl Scheduler {
         self.ready.clear();
         self.held.clear();
         self.queued = 0;
-        for branch in &mut self.branches {
-            branch.state = State::Idle;
-            branch.report();
-        }
+        self.branches.iter_mut().for_each(Branch::report);
         self.touched.clear();
         self.rest();
     }
@@ -235,10 +233,9 @@ impl Scheduler {
     fn next_turn(&mut self, place: u16) {
         let branch = &mut self.branches[usize::from(place)];
         if branch.len() == 0 {
-            branch.state = State::Idle;
             self.ready.pop_front();
-            if let Some(&own) = branch.limits.first() {
-                self.limits[usize::from(own)].rest();
+            if let Some(&nearest) = branch.limits.first() {
+                self.limits[usize::from(nearest)].rest();
             }
         } else if branch.turn <= 0 {
             branch.turn += TURN;
@@ -267,7 +264,6 @@ impl Scheduler {
 
     /// Holds the first of the ready queues.
     fn hold(&mut self, place: u16, due: u64) {
-        self.branches[usize::from(place)].state = State::Held;
         self.ready.pop_front();
         self.held.push(Reverse((due, self.holds, place)));
         self.holds += 1;
@@ -280,7 +276,6 @@ impl Scheduler {
             && (due <= now || self.is_unlimited)
         {
             self.held.pop();
-            self.branches[usize::from(place)].state = State::Ready;
             self.ready.push_back(place);
         }
     }

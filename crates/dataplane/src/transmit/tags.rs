@@ -3,7 +3,7 @@
 use dpdk::Mbuf;
 use wire::ethernet::{ADDRESSES_LEN, TAG_LEN};
 
-use crate::vlan::{ID, Tag, TagProtocol, Tags};
+use crate::vlan::{ID, Identity, Tag, TagProtocol, Tags, identity};
 
 /// The queues of VLANs by their tags.
 #[derive(Debug, Default)]
@@ -47,27 +47,25 @@ fn key(outer: u16, inner: Option<u16>) -> u32 {
 }
 
 /// A tag's kind and identifier in 13 bits.
-fn code(protocol: TagProtocol, control: u16) -> u16 {
-    (protocol as u16) << 12 | control & ID
+fn code((protocol, id): Identity) -> u16 {
+    (protocol as u16) << 12 | id
 }
 
 fn code_of(tag: Tag) -> u16 {
-    code(tag.protocol, tag.id)
+    code((tag.protocol, tag.id))
 }
 
 /// Returns the codes of a frame's tags, the first of which its device may have to insert.
 fn tags_of(frame: &[u8], requested: Option<u16>) -> Option<(u16, Option<u16>)> {
     let first = tag_at(frame, ADDRESSES_LEN);
     match requested {
-        Some(control) => Some((code(TagProtocol::Dot1q, control), first)),
+        Some(control) => Some((code((TagProtocol::Dot1q, control & ID)), first)),
         None => Some((first?, tag_at(frame, ADDRESSES_LEN + TAG_LEN))),
     }
 }
 
 fn tag_at(frame: &[u8], at: usize) -> Option<u16> {
-    let &[a, b, c, d] = frame.get(at..at + TAG_LEN)? else { return None };
-    let protocol = TagProtocol::of(u16::from_be_bytes([a, b]))?;
-    Some(code(protocol, u16::from_be_bytes([c, d])))
+    frame.get(at..)?.first_chunk().copied().and_then(identity).map(code)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Load of forwarders, the queues that they serve, and their cores.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use api::report::{EventsReport, Forwarder, Forwarders, InterfaceQueue, Rss, Waiting};
 use control::config::{SoftwareQueue, key_text};
@@ -212,18 +212,16 @@ impl Owner {
 
     /// The interfaces' queues in software.
     pub(super) fn queue_reports(&self) -> Vec<InterfaceQueue> {
-        let config = &self.configurations.current;
-        let names: HashMap<_, _> = config.interfaces().map(|(id, name, _)| (id, name)).collect();
         let report = |of: SoftwareQueue| {
             let SoftwareQueue { interface, queue, shape } = of;
-            Some(InterfaceQueue {
-                interface: names.get(&interface)?.to_string(),
+            InterfaceQueue {
+                interface: self.interface_name(interface),
                 queue: queue.to_string(),
                 shape: shape.map(|shape| shape.to_string()),
                 classes: self.forwarding.ledger.queue_classes(interface, queue.discipline),
-            })
+            }
         };
-        config.software_queues().into_iter().filter_map(report).collect()
+        self.configurations.current.software_queues().into_iter().map(report).collect()
     }
 
     /// Returns the report of each port's spreading.
