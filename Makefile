@@ -64,6 +64,9 @@ unit: deps
 	$(CARGO) test --locked --workspace $(FAULTY)
 	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) test --locked --no-run -p acl -p agentx -p fib -p samples -p wire
 
+# Python keeps the scenarios' code, in which pytest has rewritten the assertions: once, and not in each worker.
+export PYTHONDONTWRITEBYTECODE =
+
 # Scenarios mostly wait, so more run at a time than there are cores. Those that measure time run alone. 5 says
 # that PYTEST chose none of them.
 WORKERS ?= 6
@@ -72,6 +75,7 @@ SCENARIOS = TURNPIKE=$(TARGET)/debug/turnpike $(PYTHON) -m pytest tests
 FLOW_DEVICE = $(TARGET)/flow_device.so
 scenarios: deps $(PYTHON) $(FLOW_DEVICE)
 	$(CARGO) build --locked --workspace $(FAULTY)
+	@$(SCENARIOS) --collect-only -qq > /dev/null 2>&1 || true
 	@status=0; set -x; \
 	$(SCENARIOS) -m "not alone" -n $(WORKERS) --dist loadgroup $(PYTEST) || [ $$? -eq 5 ] || status=1; \
 	$(SCENARIOS) -m alone $(PYTEST) || [ $$? -eq 5 ] || status=1; \

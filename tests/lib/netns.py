@@ -53,7 +53,11 @@ class Namespace:
 
     def command(self, *argv):
         """The argument list that runs `argv` inside; `ip` replaces itself, so the pid is argv's."""
-        return ["ip", "netns", "exec", self.name, *map(str, argv)]
+        argv = [str(part) for part in argv]
+        if argv[:1] == ["ip"]:
+            # It enters by itself: one program less, and no mounts of its own.
+            return ["ip", "-netns", self.name, *argv[1:]]
+        return ["ip", "netns", "exec", self.name, *argv]
 
     def run(self, *argv, check=True, timeout=60, **kwargs):
         """Runs a command inside and returns it completed, with its output as text."""
