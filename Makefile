@@ -123,7 +123,7 @@ else
 bench: build
 	@mkdir -p bench/results
 	l3fwd=$$(scripts/build-l3fwd.sh) || echo "no l3fwd to compare with"; \
-	  $(TARGET)/release/turnpike bench forward $${l3fwd:+--l3fwd "$$l3fwd"} --json > bench/results/forward.json
+	  $(TARGET)/release/turnpike bench forward $$(for program in $$l3fwd; do echo --l3fwd "$$program"; done) --json > bench/results/forward.json
 	$(TARGET)/release/turnpike bench forward
 	$(TARGET)/release/turnpike bench fib --table synthetic:500000 --table6 synthetic:100000 \
 	  --rounds 5 --json > bench/results/fib.json

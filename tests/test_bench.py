@@ -117,10 +117,29 @@ def test_forward_has_all_cases_and_keys():
     assert sorted(outcome["case"] for outcome in named) == apart
     for outcome in outcomes + named:
         assert set(outcome) == {
-            "case", "cycles_io_median", "cycles_above_io_median", "cycles_above_io_min", "instructions",
-            "branch_misses", "mpps",
+            "case", "cycles_io_median", "cycles_median", "cycles_above_io_median", "cycles_above_io_min",
+            "busy_above_io_median", "spread", "instructions", "branch_misses", "mpps",
         }
         assert outcome["mpps"] > 0
+
+
+@pytest.mark.parametrize("option", [("--size", "imix"), ("--size", "9000,64"), ("--verified",), ("--in-table",)])
+def test_forward_has_other_packets(option):
+    few = ("--rounds", 1, "--packets", 10_000, "--destinations", 4096, "--table", "synthetic:5000", "--table6", "synthetic:1000")
+    outcomes = bench("forward", *few, "--case", "full4", "--case", "mixed", *option)
+    assert [outcome["case"] for outcome in outcomes] == ["full4", "mixed"]
+
+
+@pytest.mark.parametrize("options, reason", [
+    (("--size", "63"), "size 63: 64 to"),
+    (("--destinations", "1"), "--destinations 1: at least 64"),
+    (("--l3fwd", "/nowhere/l3fwd", "--verified"), "--verified: DPDK's null driver cannot tell l3fwd of it"),
+    (("--l3fwd", "/nowhere/l3fwd"), "/nowhere/l3fwd"),
+])
+def test_forward_refuses_what_it_cannot_do(options, reason):
+    few = ("--rounds", "1", "--packets", "10000", "--case", "4r1e", "--no-huge", "--destinations", "4096")
+    done = subprocess.run([binary(), "bench", "forward", *few, *options], capture_output=True, text=True, timeout=110)
+    assert done.returncode != 0 and reason in done.stderr, done.stderr
 
 
 def test_sync_measures_every_method(tmp_path):

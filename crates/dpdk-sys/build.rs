@@ -1,6 +1,6 @@
 //! Binds the installed DPDK: bindgen over `wrapper.h`, and one C file, written by bindgen, through
 //! which Rust calls DPDK's `static inline` functions. Nothing here lists functions by hand: what
-//! the headers declare with the prefix `rte_` is bound.
+//! the headers declare with the prefix `rte_` is bound. `source.c` is compiled with them.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,18 @@ use std::process::Command;
 /// The oldest DPDK whose interface the `dpdk` crate was written against.
 const OLDEST: &str = "22.11";
 
+/// A source of packets, for benchmarks.
+const SOURCE: &str = "source.c";
+
 /// Structs that clang lays out and Rust cannot (an aligned struct inside a packed one). They are
 /// bound as opaque bytes of the right size.
 const OPAQUE: &[&str] =
     &["rte_arp_hdr", "rte_arp_ipv4", "rte_l2tpv2_combined_msg_hdr", "rte_gtp_psc.*"];
 
 fn main() {
-    println!("cargo:rerun-if-changed=wrapper.h");
+    for file in ["wrapper.h", SOURCE, "source.h"] {
+        println!("cargo:rerun-if-changed={file}");
+    }
     println!("cargo:rerun-if-env-changed=LIBCLANG_PATH");
     let dpdk = pkg_config::Config::new()
         .atleast_version(OLDEST)
@@ -106,7 +111,7 @@ fn generate(flags: &[String], bindings: &Path, inline_c: &Path) {
 fn compile(flags: &[String], inline_c: &Path) {
     let mut build = cc::Build::new();
     // -O3 whatever the profile: these are the bodies of DPDK's per-burst functions.
-    build.file(inline_c).include(".").opt_level(3).warnings(false);
+    build.file(inline_c).file(SOURCE).include(".").opt_level(3).warnings(false);
     for flag in flags {
         build.flag(flag);
     }

@@ -37,6 +37,8 @@
 /* Of vectors only their greatest width: DPDK's types of them are each processor's. */
 #include <generic/rte_vect.h>
 
+#include "source.h"
+
 /* Where the fields of struct rte_mbuf are that the packet path reads without a call. */
 enum shim_mbuf_offset {
 	MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr),

@@ -1,12 +1,11 @@
 //! `turnpike bench forward`: cost of forwarding a packet.
 //!
-//! DPDK's pcap driver with `infinite_rx=1` is the source: it replays frames to many random
-//! destinations for ever, copying each into a new buffer as a NIC would. DPDK's null driver is the
-//! sink: it frees its packets. Between them runs the real forwarder with the default graph
+//! The source is a queue that presents frames to many random destinations over and over, written into
+//! fresh buffers as a NIC writes them ([`dpdk::RxQueue::present`]). DPDK's null driver is the sink: it frees its packets. Between them runs the real forwarder with the default graph
 //! (checksums verified, counters and drop reasons on); the same source and sink without anything
 //! between them are the bare loop, `io`. The difference is the router's cost. All cases and the
 //! bare loop take turns in one process on one core, so that a slow moment of the machine affects
-//! all of them; the median and the minimum over the rounds are reported.
+//! all of them; the median and the minimum over the rounds are reported, and cases whose rounds differ much are named.
 //!
 //! | case | routes | egress ports | source |
 //! |---|---|---|---|
@@ -17,7 +16,7 @@
 //! | `lua-flushed` | the same, with everything compiled again every half a million packets | 1 | IPv4 |
 //! | `rust-voip` | the same step in Rust | 1 | IPv4 |
 //! | `filter-10`, `filter-1000`, `filter-10000` | as `4r1e`, with a filter of that many generated rules | 1 | IPv4 |
-//! | `filter-state` | as `filter-10`, the first rule accepts packets of known connections, as all are | 1 | IPv4 |
+//! | `filter-state` | as `filter-10`, the first rule accepts packets of known connections, as all are | 1 | IPv4, 65,536 connections at most |
 //! | `filter-first`, `filter-police` | as `filter-10`, the first rule accepts all packets; the same with a rate | 1 | IPv4 |
 //! | `filter-sources` | as `filter-police`, with a rate for each source | 1 | IPv4 from random addresses |
 //! | `filter-set` | as `filter-10`, the first rule accepts packets to a set of 100,000 prefixes | 1 | IPv4 |
@@ -35,33 +34,38 @@
 //!
 //! The cases of queues, VRFs, bonds, VLANs, rates and sets run only by name (`--case`).
 //!
-//! With `--l3fwd`, DPDK's own example takes turns with the cases of IPv4 ([`l3fwd`]); then one case
-//! is measured after the other, because each has an l3fwd of its own, with its own memory.
+//! With `--l3fwd`, DPDK's own example takes turns with the cases of IPv4 ([`l3fwd`]), above the floor of DPDK's own
+//! testpmd; then one case is measured after the other, because each has an l3fwd of its own, with its own memory.
 
 pub mod cases;
 mod l3fwd;
 mod noop;
+mod peer;
 mod steps;
 
 use std::cell::Cell;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use dataplane::polling::RxSource;
 use dataplane::port::PortId;
 use dpdk::{
-    Device, Eal, EalConfig, HugeMode, Mempool, MempoolConfig, Port, PortConfig, RxQueue, TxQueue,
+    Device, Eal, EalConfig, HugeMode, Mempool, MempoolConfig, Port, PortConfig, RxQueue,
+    SourcePackets, TxQueue,
 };
 use machine::cores;
 use serde::Serialize;
 
 use self::cases::{BareLoop, Bursts, Case, FullTables, PORT, Router};
-use self::l3fwd::L3fwd;
+use self::peer::{Peer, Setting};
 use self::steps::More;
-use super::meter::{self, Cost, Meter, median};
+use super::generate::frame::FCS;
+use super::generate::sizes::Sizes;
+use super::meter::{self, Cost, Meter, median, spread};
 use super::progress;
-use super::source::{self, Mix};
+use super::source::{self, Mix, Wanted};
 use crate::workload::routes;
 
 /// Options of the measurement.
@@ -80,8 +84,14 @@ pub struct ForwardArgs {
     #[arg(long, default_value_t = 2_000_000)]
     packets: u64,
     /// Different random destinations in the source
-    #[arg(long, default_value_t = 65_536)]
+    #[arg(long, default_value_t = 1_048_576)]
     destinations: usize,
+    /// Frames of this length with FCS, of several by turns, or imix; the smallest if not given
+    #[arg(long)]
+    size: Option<Sizes>,
+    /// Packets come as from a NIC that has verified checksums and knows the headers
+    #[arg(long)]
+    verified: bool,
     /// The core to run on
     #[arg(long)]
     core: Option<usize>,
@@ -97,9 +107,9 @@ pub struct ForwardArgs {
     /// Packets sent at once
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u8).range(1..=128))]
     tx_burst: u8,
-    /// DPDK's l3fwd to compare with: the program that scripts/build-l3fwd.sh builds
+    /// DPDK's l3fwd to compare with: a program that scripts/build-l3fwd.sh builds, or several
     #[arg(long)]
-    l3fwd: Option<PathBuf>,
+    l3fwd: Vec<PathBuf>,
     /// Use ordinary memory even where there are hugepages
     #[arg(long)]
     no_huge: bool,
@@ -114,8 +124,14 @@ struct Outcome {
     /// The case; for l3fwd in case X `l3fwd-X`.
     case: String,
     cycles_io_median: f64,
+    /// Of the whole loop.
+    cycles_median: f64,
     cycles_above_io_median: f64,
     cycles_above_io_min: f64,
+    /// Of the time that the thread had on the processor.
+    busy_above_io_median: f64,
+    /// Difference of the middle half of the rounds, as a part of the median above io.
+    spread: f64,
     /// Instructions per packet above the bare loop; none if the machine does not count them.
     instructions: Option<f64>,
     /// Branch misses per packet above the bare loop.
@@ -139,22 +155,22 @@ pub fn run(args: &ForwardArgs) -> Result<()> {
     let core = meter::pin(args.core)?;
     let mut mixes: Vec<Mix> = cases.iter().map(|case| case.mix).collect();
     mixes.dedup();
-    let mut bench = Bench::start(&mixes, (args.destinations, args.in_table), &full, args.no_huge)?;
+    let wanted = Wanted {
+        count: args.destinations,
+        in_table: args.in_table,
+        is_verified: args.verified,
+        sizes: args.size.clone(),
+    };
+    let mut bench = Bench::start(&mixes, &wanted, &full, args.no_huge)?;
     let mut outcomes = Vec::new();
-    let groups: Vec<Vec<&'static Case>> = match args.l3fwd {
-        None => vec![cases],
-        Some(_) => cases.into_iter().map(|case| vec![case]).collect(),
+    let groups: Vec<Vec<&'static Case>> = if args.l3fwd.is_empty() {
+        vec![cases]
+    } else {
+        cases.into_iter().map(|case| vec![case]).collect()
     };
     for group in groups {
-        let peer = match (&args.l3fwd, group[0]) {
-            (Some(binary), case) if case.mix == Mix::V4 && case.more == More::Nothing => {
-                let (pcap, memory) = (bench.pcap(case.mix), bench.eal.memory());
-                let cores = (&allowed[..], core);
-                Some(L3fwd::start(binary, case, &full.v4, &pcap, memory, cores)?)
-            }
-            _ => None,
-        };
-        outcomes.extend(measure(&mut bench, &group, &full, peer, args)?);
+        let peers = Peers::start(args, &bench, group[0], &full.v4, (&allowed, core))?;
+        outcomes.extend(measure(&mut bench, &group, &full, peers, args)?);
     }
     if args.json {
         return super::print(&serde_json::to_string_pretty(&outcomes)?);
@@ -182,24 +198,26 @@ pub struct Bench {
     pool: Mempool,
     /// Number of devices opened so far: each needs a number of its own.
     opened: Cell<usize>,
-    /// The sources, each in a list of its own that a router borrows for its turn.
-    sources: Vec<(Mix, Vec<RxSource>)>,
+    /// The sources.
+    sources: Vec<Source>,
+}
+
+/// A source of packets.
+struct Source {
+    mix: Mix,
+    packets: Arc<SourcePackets>,
+    /// The queue, in a list that a router borrows for its turn.
+    queue: Vec<RxSource>,
 }
 
 impl Bench {
-    /// Opens these sources, with this many frames each; those of IPv4 go to addresses in the table,
-    /// or to any.
-    pub fn start(
-        mixes: &[Mix],
-        (destinations, in_table): (usize, bool),
-        full: &FullTables,
-        no_huge: bool,
-    ) -> Result<Self> {
-        // Each source keeps every frame in a buffer of its own and copies it into another.
-        let count = mixes.len() * (destinations + 1024) + 8192;
-        let data_room = 2048;
-        // Without hugepages each packet has a page of its own.
-        let memory_mb = count * 4300 / 1_000_000 + 64;
+    /// Opens these sources, with the wanted packets each.
+    pub fn start(mixes: &[Mix], wanted: &Wanted, full: &FullTables, no_huge: bool) -> Result<Self> {
+        let count = mixes.len() * 1024 + 8192;
+        let longest = wanted.sizes.as_ref().map_or(0, Sizes::largest);
+        let data_room = dpdk::data_room(longest as u16).max(2048);
+        // Without hugepages each packet has pages of its own.
+        let memory_mb = count * (usize::from(data_room) + 2300) / 1_000_000 + 64;
         let huge = if no_huge { HugeMode::Never } else { HugeMode::Auto };
         let eal = Eal::init(&EalConfig { memory_mb, huge, ..EalConfig::default() })?;
         let config =
@@ -207,12 +225,13 @@ impl Bench {
         let pool = Mempool::new(&eal, &config)?;
         let mut bench = Self { eal, pool, opened: Cell::new(0), sources: Vec::new() };
         for &mix in mixes {
-            let file = bench.pcap(mix);
-            let routes = (in_table.then_some(&full.v4), &full.v6);
-            source::write_pcap(&file, mix, destinations, routes, 1)?;
-            let queue = bench.source(mix)?;
-            let source = RxSource::of_queue(PortId::FIRST, PORT, queue);
-            bench.sources.push((mix, vec![source]));
+            let packets = match bench.packets(mix) {
+                Some(packets) => packets.clone(),
+                None => wanted.packets(mix, (&full.v4, &full.v6), 1)?,
+            };
+            let queue = bench.present(&packets)?;
+            let queue = vec![RxSource::of_queue(PortId::FIRST, PORT, queue)];
+            bench.sources.push(Source { mix, packets, queue });
         }
         Ok(bench)
     }
@@ -227,25 +246,21 @@ impl Bench {
         &self.eal
     }
 
-    /// Returns the sources, for cases that forward from them.
-    pub fn sources(&mut self) -> &mut Vec<(Mix, Vec<RxSource>)> {
-        &mut self.sources
+    /// Returns the queues of the sources, for cases that forward from them.
+    pub fn queues(&mut self) -> impl Iterator<Item = &mut Vec<RxSource>> {
+        self.sources.iter_mut().map(|source| &mut source.queue)
     }
 
-    /// Returns the file that a source replays.
-    fn pcap(&self, mix: Mix) -> PathBuf {
-        let name = format!("turnpike-bench-{}-{}.pcap", std::process::id(), mix.name());
-        std::env::temp_dir().join(name)
+    /// Returns the packets of a source; `None` if there is no such source.
+    fn packets(&self, mix: Mix) -> Option<&Arc<SourcePackets>> {
+        self.sources.iter().find(|source| source.mix == mix).map(|source| &source.packets)
     }
 
-    /// Opens the queue of a port that replays the frames for ever.
-    fn source(&self, mix: Mix) -> Result<RxQueue> {
-        let args = format!("rx_pcap={},infinite_rx=1", self.pcap(mix).display());
-        let (mut rx, _) = self.open("net_pcap", &args)?;
-        let mut queue = rx.pop().context("the pcap driver has a receive queue")?;
-        if let Some(control) = mix.stripped() {
-            ensure!(queue.say_tags(control), "DPDK has no memory for a callback");
-        }
+    /// Opens the queue of a port that presents these packets.
+    fn present(&self, packets: &Arc<SourcePackets>) -> Result<RxQueue> {
+        let (mut rx, _) = self.open("net_null", "")?;
+        let mut queue = rx.pop().context("the null driver has a receive queue")?;
+        ensure!(queue.present(packets), "the null driver presents no packets");
         Ok(queue)
     }
 
@@ -265,13 +280,64 @@ impl Bench {
     }
 }
 
-impl Drop for Bench {
-    fn drop(&mut self) {
-        for mix in Mix::ALL {
-            let _ = std::fs::remove_file(self.pcap(mix));
+/// Other programs that take turns with a case.
+#[derive(Default)]
+struct Peers {
+    /// The floor of their cost; `None`: there are none.
+    floor: Option<Peer>,
+    routers: Vec<Peer>,
+}
+
+impl Peers {
+    /// Starts those of the command line, if they can do this case.
+    fn start(
+        args: &ForwardArgs,
+        bench: &Bench,
+        case: &Case,
+        full: &routes::Routes<std::net::Ipv4Addr>,
+        (allowed, core): (&[usize], usize),
+    ) -> Result<Self> {
+        let Some(first) = args.l3fwd.first() else { return Ok(Self::default()) };
+        if case.mix != Mix::V4 || case.more != More::Nothing {
+            return Ok(Self::default());
         }
+        ensure!(!args.verified, "--verified: DPDK's null driver cannot tell l3fwd of it");
+        let packets = bench.packets(case.mix).context("the source is there")?;
+        let (memory, source) = (bench.eal.memory(), first.with_file_name(l3fwd::SOURCE));
+        let setting = Setting { packets, source: &source, memory, allowed, core };
+        let routers = args.l3fwd.iter().map(|binary| l3fwd::start(binary, case, full, &setting));
+        let routers = routers.collect::<Result<_>>()?;
+        Ok(Self { floor: Some(l3fwd::floor(&setting)?), routers })
+    }
+
+    /// Makes one turn of each: returns those of the routers, each with that of the floor.
+    fn turn(&mut self, packets: u64) -> Result<Vec<Sample>> {
+        let Some(floor) = &mut self.floor else { return Ok(Vec::new()) };
+        let floor = floor.turn(packets)?;
+        self.routers.iter_mut().map(|peer| Ok((floor, peer.turn(packets)?))).collect()
+    }
+
+    /// Fails if one did not forward. Returns the outcomes of the samples of each, compared with those of the case.
+    fn outcomes(
+        mut self,
+        (case, own): (&str, &[Sample]),
+        theirs: &[Vec<Sample>],
+    ) -> Result<Vec<Outcome>> {
+        let mut outcomes = Vec::new();
+        for (index, peer) in self.routers.iter_mut().enumerate() {
+            peer.check()?;
+            let samples: Vec<_> = theirs.iter().map(|round| round[index]).collect();
+            let mut outcome = outcome(format!("{}-{case}", peer.name()), &samples);
+            let ratio = ratio(own, &samples);
+            outcome.compared = Some(format!("{case} takes {ratio:.2} of it"));
+            outcomes.push(outcome);
+        }
+        Ok(outcomes)
     }
 }
+
+/// Rounds whose middle half differs by more than this part of the median are called noisy.
+const NOISE: f64 = 0.25;
 
 /// The cost of the bare loop, and a router's own, of the same round.
 type Sample = (Cost, Cost);
@@ -281,7 +347,7 @@ fn measure(
     bench: &mut Bench,
     cases: &[&'static Case],
     full: &FullTables,
-    mut peer: Option<L3fwd>,
+    mut peers: Peers,
     args: &ForwardArgs,
 ) -> Result<Vec<Outcome>> {
     let bursts = Bursts { rx: args.rx_burst.into(), tx: args.tx_burst.into() };
@@ -295,25 +361,17 @@ fn measure(
     turns(bench, &mut bare, &mut routers, args.packets / 4, &mut meter)?;
     progress.inc(1);
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); routers.len()];
-    let mut of_peer: Vec<Sample> = Vec::new();
+    let mut of_peers = Vec::new();
     for _ in 0..args.rounds {
         let round = turns(bench, &mut bare, &mut routers, args.packets, &mut meter)?;
-        if let (Some(peer), Some(&(io, _))) = (&mut peer, round.first()) {
-            of_peer.push((io, peer.turn(args.packets)?));
-        }
+        of_peers.push(peers.turn(args.packets)?);
         samples.iter_mut().zip(round).for_each(|(samples, sample)| samples.push(sample));
         progress.inc(1);
     }
     progress.finish_and_clear();
     let named = routers.iter().map(|router| router.case.name).zip(&samples);
     let mut outcomes: Vec<_> = named.map(|(name, s)| outcome(name.to_owned(), s)).collect();
-    if let Some(mut peer) = peer {
-        peer.check()?;
-        let (name, own) = (cases[0].name, &samples[0]);
-        let mut theirs = outcome(format!("l3fwd-{name}"), &of_peer);
-        theirs.compared = Some(format!("{name} takes {:.2} of it", ratio(own, &of_peer)));
-        outcomes.push(theirs);
-    }
+    outcomes.extend(peers.outcomes((cases[0].name, &samples[0]), &of_peers)?);
     compare_steps(&mut outcomes, &routers, &samples);
     Ok(outcomes)
 }
@@ -331,15 +389,15 @@ fn turns(
     meter: &mut Meter,
 ) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
-    for (mix, source) in &mut bench.sources {
+    for Source { mix, queue, .. } in &mut bench.sources {
         if routers.iter().all(|router| router.case.mix != *mix) {
             continue;
         }
-        let io = meter.measure(|| bare.turn(&mut source[0], packets));
+        let io = meter.measure(|| bare.turn(&mut queue[0], packets));
         for router in routers.iter_mut().filter(|router| router.case.mix == *mix) {
-            router.exchange(std::mem::take(source));
+            router.exchange(std::mem::take(queue));
             samples.push((io, meter.measure(|| router.turn(packets))));
-            *source = router.exchange(Vec::new());
+            *queue = router.exchange(Vec::new());
             router.check()?;
         }
     }
@@ -366,8 +424,11 @@ fn outcome(case: String, samples: &[Sample]) -> Outcome {
     Outcome {
         case,
         cycles_io_median: median(&sorted(samples, |(io, _)| Some(io.cycles))).unwrap_or(f64::NAN),
+        cycles_median: cycles,
         cycles_above_io_median: median(&all_above).unwrap_or(f64::NAN),
         cycles_above_io_min: all_above.first().copied().unwrap_or(f64::NAN),
+        busy_above_io_median: of(|cost| Some(cost.busy)).unwrap_or(f64::NAN),
+        spread: spread(&all_above).unwrap_or(f64::NAN),
         instructions: of(|cost| cost.instructions),
         branch_misses: of(|cost| cost.branch_misses),
         mpps: dpdk::tsc_hz() as f64 / cycles / 1e6,
@@ -415,22 +476,34 @@ fn more(base: &[Sample], with: &[Sample]) -> String {
 }
 
 fn report(outcomes: &[Outcome], bench: &Bench, args: &ForwardArgs) -> String {
+    let bytes = match &args.size {
+        None => format!("{} (IPv6: {})", source::FRAME, source::FRAME6),
+        Some(sizes) => format!("{} to {}", sizes.smallest() - FCS, sizes.largest() - FCS),
+    };
     let mut lines = vec![
         format!("memory: {}", bench.eal.memory()),
         format!(
-            "{} rounds of {} packets of {} (IPv6: {}) bytes to {} random destinations, TSC {:.2} GHz",
+            "{} rounds of {} packets of {} bytes to {} random destinations, TSC {:.2} GHz",
             args.rounds,
             args.packets,
-            source::FRAME,
-            source::FRAME6,
+            bytes,
             args.destinations,
             dpdk::tsc_hz() as f64 / 1e9
         ),
-        "cycles per packet; above io = above the bare receive-transmit loop of the same round"
+        "cycles per packet; above io = above the bare receive-transmit loop of the same round, l3fwd above testpmd; \
+         busy = of the thread's time on the processor"
             .to_owned(),
         format!(
-            "{:<12}{:>10}{:>14}{:>12}{:>16}{:>16}{:>10}",
-            "case", "io", "above median", "above min", "instructions", "branch misses", "Mpps"
+            "{:<20}{:>8}{:>8}{:>14}{:>11}{:>12}{:>14}{:>15}{:>8}",
+            "case",
+            "io",
+            "whole",
+            "above median",
+            "above min",
+            "busy above",
+            "instructions",
+            "branch misses",
+            "Mpps"
         ),
     ];
     let optional = |value: Option<f64>, digits: usize| {
@@ -438,11 +511,13 @@ fn report(outcomes: &[Outcome], bench: &Bench, args: &ForwardArgs) -> String {
     };
     lines.extend(outcomes.iter().map(|o| {
         format!(
-            "{:<12}{:>10.1}{:>14.1}{:>12.1}{:>16}{:>16}{:>10.2}",
+            "{:<20}{:>8.1}{:>8.1}{:>14.1}{:>11.1}{:>12.1}{:>14}{:>15}{:>8.2}",
             o.case,
             o.cycles_io_median,
+            o.cycles_median,
             o.cycles_above_io_median,
             o.cycles_above_io_min,
+            o.busy_above_io_median,
             optional(o.instructions, 1),
             optional(o.branch_misses, 3),
             o.mpps
@@ -450,6 +525,11 @@ fn report(outcomes: &[Outcome], bench: &Bench, args: &ForwardArgs) -> String {
     }));
     let compared = |o: &Outcome| Some(format!("{}: {}", o.case, o.compared.as_ref()?));
     lines.extend(outcomes.iter().filter_map(compared));
+    let noisy = |o: &&Outcome| o.spread > NOISE;
+    lines.extend(outcomes.iter().filter(noisy).map(|o| {
+        let percent = 100.0 * o.spread;
+        format!("{}: noisy: the middle half of its rounds differs by {percent:.0} %", o.case)
+    }));
     if outcomes.iter().any(|o| o.instructions.is_none()) {
         lines.push("-: this machine does not count events (try bench/instructions.py)".to_owned());
     }
@@ -461,7 +541,7 @@ mod tests {
     use super::*;
 
     fn samples(all: &[(f64, f64)]) -> Vec<Sample> {
-        let cost = |cycles| Cost { cycles, instructions: None, branch_misses: None };
+        let cost = |cycles| Cost { cycles, busy: cycles, instructions: None, branch_misses: None };
         all.iter().map(|&(io, own)| (cost(io), cost(own))).collect()
     }
 
@@ -497,12 +577,15 @@ mod tests {
         keys.sort_unstable();
         let expected = [
             "branch_misses",
+            "busy_above_io_median",
             "case",
             "cycles_above_io_median",
             "cycles_above_io_min",
             "cycles_io_median",
+            "cycles_median",
             "instructions",
             "mpps",
+            "spread",
         ];
         assert_eq!(keys, expected);
         assert!(json["instructions"].is_null());

@@ -15,7 +15,7 @@ mod answer;
 mod destinations;
 pub mod frame;
 mod pace;
-mod sizes;
+pub mod sizes;
 mod tester;
 mod tracker;
 

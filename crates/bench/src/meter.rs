@@ -1,9 +1,12 @@
 //! Shared parts of the benchmarks: pinning to a core, counting cycles and events, medians.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use clap::Args;
 use dpdk::{Eal, EalConfig, HugeMode, LogLevel};
 use machine::cores;
+use nix::time::{ClockId, clock_gettime};
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 
@@ -53,6 +56,8 @@ pub fn pin(core: Option<usize>) -> Result<usize> {
 pub struct Cost {
     /// Cycles of the time-stamp counter.
     pub cycles: f64,
+    /// Those during which the thread had a processor: without others' turns on it.
+    pub busy: f64,
     /// Instructions; none if the machine does not count them.
     pub instructions: Option<f64>,
     /// Mispredicted branches.
@@ -85,17 +90,35 @@ impl Meter {
     /// Returns the cost of `turn` per item; `turn` returns its number of items.
     pub fn measure(&mut self, turn: impl FnOnce() -> u64) -> Cost {
         let before = self.events();
-        let start = dpdk::tsc();
+        let (start, ran) = (dpdk::tsc(), processor_time());
         let items = turn() as f64;
-        let cycles = dpdk::tsc() - start;
+        let (cycles, ran) = (dpdk::tsc() - start, processor_time().saturating_sub(ran));
         let spent = before.zip(self.events());
         let per_item = |before: u64, after: u64| (after - before) as f64 / items;
         Cost {
             cycles: cycles as f64 / items,
+            busy: cycles_of(ran) / items,
             instructions: spent.map(|(before, after)| per_item(before.0, after.0)),
             branch_misses: spent.map(|(before, after)| per_item(before.1, after.1)),
         }
     }
+}
+
+/// Returns the time that this thread has had on a processor.
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
+}
+
+/// Returns the cycles of the time-stamp counter in this time.
+pub fn cycles_of(time: Duration) -> f64 {
+    time.as_secs_f64() * dpdk::tsc_hz() as f64
+}
+
+/// Returns the difference of the middle half of sorted values as a part of their median.
+pub fn spread(sorted: &[f64]) -> Option<f64> {
+    let quarter = sorted.len() / 4;
+    let (first, last) = (sorted.get(quarter)?, sorted.get(sorted.len() - 1 - quarter)?);
+    Some((last - first) / median(sorted)?)
 }
 
 /// Returns the middle of sorted values.
@@ -116,7 +139,15 @@ mod tests {
         };
         let cost = Meter::new().measure(|| wait(1000));
         assert!(cost.cycles >= 1000.0, "{cost:?}");
+        assert!(cost.busy <= 1.1 * cost.cycles, "{cost:?}");
         assert!(cost.instructions.is_none_or(|count| count > 0.0), "{cost:?}");
+    }
+
+    #[test]
+    fn the_spread_is_of_the_middle_half() {
+        assert_eq!(spread(&[1.0, 9.0, 10.0, 12.0, 50.0]), Some(0.3));
+        assert_eq!(spread(&[4.0]), Some(0.0));
+        assert_eq!(spread(&[]), None);
     }
 
     #[test]

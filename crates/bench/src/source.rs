@@ -1,15 +1,18 @@
-//! The packets of the forwarding benchmark: a pcap file that DPDK's pcap driver replays for ever.
+//! The packets of the forwarding benchmark, which a queue of DPDK's null driver presents over and over.
+//!
+//! Their headers are made beforehand, of as many packets as wanted, and written into fresh buffers as a NIC writes
+//! them ([`dpdk::RxQueue::present`]).
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use dataplane::vlan::{Tag, TagProtocol, Tags};
+use dpdk::{SOURCE_HEAD, SourcePacket, SourcePackets};
 use fib::synthetic::Random;
 
-use crate::generate::frame::fill_udp6_checksum;
+use crate::generate::frame::{FCS, fill_udp6_checksum};
+use crate::generate::sizes::Sizes;
 use crate::workload::pattern::in_table;
 use crate::workload::routes::Routes;
 
@@ -40,19 +43,33 @@ pub enum Mix {
     Stripped,
     /// As [`Mix::V4`], from random addresses; the other sources' addresses are one.
     Sources,
+    /// As [`Mix::V4`], of as many connections as a flow table has room for.
+    Known,
 }
+
+/// Most packets of [`Mix::Known`].
+const KNOWN: usize = 65_536;
 
 impl Mix {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::V4, Self::V6, Self::Both, Self::Vlan, Self::QinQ, Self::Stripped, Self::Sources];
+    #[cfg(test)]
+    const ALL: [Self; 8] = [
+        Self::V4,
+        Self::V6,
+        Self::Both,
+        Self::Vlan,
+        Self::QinQ,
+        Self::Stripped,
+        Self::Sources,
+        Self::Known,
+    ];
 
     /// Returns the tags of its frames on the wire.
     pub fn tags(self) -> Option<Tags> {
         let customer = Tag { protocol: TagProtocol::Dot1q, id: 100, priority: 0 };
         let service = Tag { protocol: TagProtocol::Dot1ad, id: 200, priority: 0 };
         match self {
-            Self::V4 | Self::V6 | Self::Both | Self::Sources => None,
+            Self::V4 | Self::V6 | Self::Both | Self::Sources | Self::Known => None,
             Self::Vlan | Self::Stripped => Some(Tags { outer: customer, inner: None }),
             Self::QinQ => Some(Tags { outer: service, inner: Some(customer) }),
         }
@@ -62,83 +79,60 @@ impl Mix {
     pub fn stripped(self) -> Option<u16> {
         self.tags().filter(|_| self == Self::Stripped).map(|tags| tags.outer.control())
     }
-
-    /// Returns a word for file and device names.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::V4 => "ip4",
-            Self::V6 => "ip6",
-            Self::Both => "mixed",
-            Self::Vlan => "vlan",
-            Self::QinQ => "qinq",
-            Self::Stripped => "stripped",
-            Self::Sources => "sources",
-        }
-    }
 }
 
-/// Writes `count` UDP frames as a pcap file. Without `routes4`, IPv4 destinations are any unicast
-/// addresses.
-pub fn write_pcap(
-    path: &Path,
-    mix: Mix,
-    count: usize,
-    (routes4, routes6): (Option<&Routes<Ipv4Addr>>, &Routes<Ipv6Addr>),
-    seed: u64,
-) -> Result<()> {
-    let context = || format!("file {}: cannot be written", path.display());
-    let mut file = BufWriter::new(File::create(path).with_context(context)?);
-    let mut random = Random::new(seed);
-    let write = |file: &mut BufWriter<File>, random: &mut Random| -> std::io::Result<()> {
-        // Magic, version 2.4, time zone, accuracy, longest packet, Ethernet.
-        for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65_535, 1] {
-            file.write_all(&word.to_ne_bytes())?;
-        }
-        for index in 0..count {
+/// The packets of a source.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Their number, each to a destination of its own drawing.
+    pub count: usize,
+    /// IPv4 destinations lie in the full table.
+    pub in_table: bool,
+    /// The device has verified them and knows their headers.
+    pub is_verified: bool,
+    /// The frames' lengths, with FCS; `None`: the smallest.
+    pub sizes: Option<Sizes>,
+}
+
+impl Wanted {
+    /// Makes the packets of this mix, UDP datagrams. Only headers are made: what long packets have behind them is
+    /// undefined, and so are checksums of UDP over it.
+    pub fn packets(
+        &self,
+        mix: Mix,
+        (routes4, routes6): (&Routes<Ipv4Addr>, &Routes<Ipv6Addr>),
+        seed: u64,
+    ) -> Result<Arc<SourcePackets>> {
+        let count = if mix == Mix::Known { self.count.min(KNOWN) } else { self.count };
+        let (mut random, mut sizes) = (Random::new(seed), self.sizes.clone());
+        let packets = (0..count).map(|index| {
+            let size = sizes.as_mut().map_or(0, Sizes::next).saturating_sub(FCS);
             let six = mix == Mix::V6 || mix == Mix::Both && index % 2 == 1;
-            if six {
-                let frame = frame6(in_table(routes6, random).into(), random.word() as u16);
-                record(file, &frame)?;
+            let frame = if six {
+                frame6(in_table(routes6, &mut random).into(), random.word() as u16, size)
             } else {
-                let to = routes4.map(|routes| in_table(routes, random).into());
-                let to = to.unwrap_or_else(|| unicast(random));
+                let to = if self.in_table {
+                    in_table(routes4, &mut random).into()
+                } else {
+                    unicast(&mut random)
+                };
                 let from = match mix {
-                    Mix::Sources => unicast(random),
+                    Mix::Sources => unicast(&mut random),
                     _ => Ipv4Addr::new(198, 18, 0, 1),
                 };
-                let frame = frame((from, to), random.word() as u16);
+                let frame = frame((from, to), random.word() as u16, size);
                 match mix.tags().filter(|_| mix.stripped().is_none()) {
-                    None => record(file, &frame)?,
-                    Some(tags) => record(file, &tagged(&frame, tags))?,
+                    None => frame,
+                    Some(tags) => tagged(&frame, tags),
                 }
-            }
-        }
-        file.flush()
-    };
-    write(&mut file, &mut random).with_context(context)
-}
-
-/// Returns the frames of a file from [`write_pcap`].
-pub fn read_pcap(path: &Path) -> Result<Vec<Vec<u8>>> {
-    let bytes = std::fs::read(path).with_context(|| format!("file {}", path.display()))?;
-    let mut rest = bytes.get(24..).unwrap_or_default();
-    let mut frames = Vec::new();
-    while let Some((head, behind)) = rest.split_first_chunk::<16>() {
-        let length = u32::from_ne_bytes([head[8], head[9], head[10], head[11]]) as usize;
-        let frame =
-            behind.get(..length).with_context(|| format!("file {}: cut", path.display()))?;
-        frames.push(frame.to_vec());
-        rest = &behind[length..];
+            };
+            let mut head = [0; SOURCE_HEAD];
+            head.iter_mut().zip(&frame).for_each(|(to, from)| *to = *from);
+            let len = frame.len() as u16;
+            SourcePacket { head, len, is_verified: self.is_verified, stripped: mix.stripped() }
+        });
+        SourcePackets::new(packets).context("no packets")
     }
-    Ok(frames)
-}
-
-fn record(file: &mut impl Write, frame: &[u8]) -> std::io::Result<()> {
-    let length = frame.len() as u32;
-    for word in [0, 0, length, length] {
-        file.write_all(&word.to_ne_bytes())?;
-    }
-    file.write_all(frame)
 }
 
 /// Returns a unicast address outside 0/8 and 127/8.
@@ -152,12 +146,13 @@ fn unicast(random: &mut Random) -> Ipv4Addr {
     }
 }
 
-/// Returns a frame of 60 bytes: Ethernet, IPv4, UDP, zeros.
-fn frame((source, destination): (Ipv4Addr, Ipv4Addr), source_port: u16) -> [u8; FRAME] {
-    let mut frame = [0; FRAME];
+/// Returns a frame of this length, at least 60 bytes: Ethernet, IPv4, UDP, zeros.
+fn frame((source, destination): (Ipv4Addr, Ipv4Addr), source_port: u16, size: usize) -> Vec<u8> {
+    let mut frame = vec![0; size.max(FRAME)];
+    let length = (frame.len() - 14) as u16;
     ethernet(&mut frame, [0x08, 0x00]);
     frame[14] = 0x45;
-    frame[16..18].copy_from_slice(&((FRAME - 14) as u16).to_be_bytes());
+    frame[16..18].copy_from_slice(&length.to_be_bytes());
     frame[22] = 64;
     frame[23] = 17;
     frame[26..30].copy_from_slice(&source.octets());
@@ -175,18 +170,19 @@ fn tagged(frame: &[u8], Tags { outer, inner }: Tags) -> Vec<u8> {
     [&frame[..12], &outer.bytes(), inner, &frame[12..]].concat()
 }
 
-/// Returns a frame of 62 bytes: Ethernet, IPv6, UDP without content.
-fn frame6(destination: Ipv6Addr, source_port: u16) -> [u8; FRAME6] {
-    let mut frame = [0; FRAME6];
+/// Returns a frame of this length, at least 62 bytes: Ethernet, IPv6, UDP, zeros.
+fn frame6(destination: Ipv6Addr, source_port: u16, size: usize) -> Vec<u8> {
+    let mut frame = vec![0; size.max(FRAME6)];
+    let length = (frame.len() - 54) as u16;
     ethernet(&mut frame, [0x86, 0xdd]);
     frame[14] = 0x60;
-    frame[18..20].copy_from_slice(&8u16.to_be_bytes());
+    frame[18..20].copy_from_slice(&length.to_be_bytes());
     frame[20] = 17;
     frame[21] = 64;
     frame[22..38].copy_from_slice(&Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1).octets());
     frame[38..54].copy_from_slice(&destination.octets());
     udp(&mut frame[54..], source_port);
-    fill_udp6_checksum(&mut frame, 8);
+    fill_udp6_checksum(&mut frame, length);
     frame
 }
 
@@ -210,32 +206,21 @@ mod tests {
 
     use super::*;
 
-    /// Returns the frames of a file.
-    fn frames(mix: Mix, count: usize) -> Vec<Vec<u8>> {
-        frames_to(None, mix, count)
-    }
+    const WANTED: Wanted = Wanted { count: 100, in_table: false, is_verified: false, sizes: None };
 
-    fn frames_to(routes4: Option<&Routes<Ipv4Addr>>, mix: Mix, count: usize) -> Vec<Vec<u8>> {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("source.pcap");
-        let routes = vec![("2001:db8::/32".parse().unwrap(), 1)];
-        write_pcap(&path, mix, count, (routes4, &routes), 1).unwrap();
-        let bytes = std::fs::read(&path).unwrap();
-        let (mut frames, mut rest) = (Vec::new(), &bytes[24..]);
-        while let Some((head, behind)) = rest.split_first_chunk::<16>() {
-            let length = u32::from_ne_bytes(*head.last_chunk().unwrap()) as usize;
-            frames.push(behind[..length].to_vec());
-            rest = &behind[length..];
-        }
-        frames
+    /// Returns the heads and lengths of all packets.
+    fn frames(mix: Mix, wanted: &Wanted) -> Vec<([u8; SOURCE_HEAD], usize)> {
+        let routes4 = vec![("11.0.0.0/16".parse().unwrap(), 1)];
+        let routes6 = vec![("2001:db8::/32".parse().unwrap(), 1)];
+        let packets = wanted.packets(mix, (&routes4, &routes6), 1).unwrap();
+        (0..).map_while(|index| packets.get(index)).map(|(head, len)| (*head, len)).collect()
     }
 
     #[test]
     fn ipv4_frames_are_valid_and_differ() {
-        let frames = frames(Mix::V4, 100);
         let mut destinations = BTreeSet::new();
-        for frame in &frames {
-            assert_eq!(frame.len(), FRAME);
+        for (frame, len) in frames(Mix::V4, &WANTED) {
+            assert_eq!(len, FRAME);
             assert_eq!(wire::checksum::checksum(&frame[14..34]), 0);
             assert_eq!(frame[38..40], 26u16.to_be_bytes());
             destinations.insert(frame[30..34].to_vec());
@@ -245,16 +230,15 @@ mod tests {
 
     #[test]
     fn ipv6_frames_are_valid_and_lie_in_the_table() {
-        let frames = frames(Mix::V6, 100);
         let mut destinations = BTreeSet::new();
-        for frame in &frames {
-            assert_eq!((frame.len(), &frame[12..14]), (FRAME6, &[0x86, 0xdd][..]));
+        for (frame, len) in frames(Mix::V6, &WANTED) {
+            assert_eq!((len, &frame[12..14]), (FRAME6, &[0x86, 0xdd][..]));
             assert_eq!(frame[38..42], [0x20, 0x01, 0x0d, 0xb8]);
             let mut sum = wire::checksum::Checksum::new();
             sum.add(&frame[22..54]);
             sum.add_u16(8);
             sum.add_u16(17);
-            sum.add(&frame[54..]);
+            sum.add(&frame[54..len]);
             assert_eq!(sum.finish(), 0);
             destinations.insert(frame[38..54].to_vec());
         }
@@ -263,14 +247,39 @@ mod tests {
 
     #[test]
     fn ipv4_frames_can_lie_in_a_table() {
-        let routes = vec![("11.0.0.0/16".parse().unwrap(), 1)];
-        let frames = frames_to(Some(&routes), Mix::V4, 50);
-        assert!(frames.iter().all(|frame| frame[30..32] == [11, 0]));
+        let wanted = Wanted { in_table: true, ..WANTED };
+        assert!(frames(Mix::V4, &wanted).iter().all(|(frame, _)| frame[30..32] == [11, 0]));
     }
 
     #[test]
     fn a_mixed_source_takes_turns() {
-        let types: Vec<u8> = frames(Mix::Both, 4).iter().map(|frame| frame[12]).collect();
-        assert_eq!(types, [0x08, 0x86, 0x08, 0x86]);
+        let types: Vec<u8> =
+            frames(Mix::Both, &WANTED).iter().map(|(frame, _)| frame[12]).collect();
+        assert_eq!(types[..4], [0x08, 0x86, 0x08, 0x86]);
+    }
+
+    #[test]
+    fn sizes_are_those_on_the_wire() {
+        let wanted = Wanted { sizes: Some("64,1518".parse().unwrap()), ..WANTED };
+        for (at, (frame, len)) in frames(Mix::V4, &wanted).into_iter().enumerate() {
+            let expected = [60, 1514][at % 2];
+            assert_eq!(len, expected);
+            assert_eq!(frame[16..18], (expected as u16 - 14).to_be_bytes());
+            assert_eq!(wire::checksum::checksum(&frame[14..34]), 0);
+        }
+    }
+
+    #[test]
+    fn tags_are_in_the_frame_unless_a_device_strips_them() {
+        for mix in Mix::ALL {
+            let (frame, len) = frames(mix, &WANTED)[0];
+            let (ethertype, expected): ([u8; 2], usize) = match mix {
+                Mix::Vlan => ([0x81, 0x00], FRAME + 4),
+                Mix::QinQ => ([0x88, 0xa8], FRAME + 8),
+                Mix::V6 => ([0x86, 0xdd], FRAME6),
+                _ => ([0x08, 0x00], FRAME),
+            };
+            assert_eq!((&frame[12..14], len), (&ethertype[..], expected), "{mix:?}");
+        }
     }
 }

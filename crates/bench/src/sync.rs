@@ -31,7 +31,7 @@ use super::forward::cases::{Bursts, FullTables, NEXT_HOPS, Router, choose, with_
 use super::meter::median;
 use super::plot::{Figure, Series};
 use super::progress;
-use super::source::Mix;
+use super::source::{Mix, Wanted};
 use crate::workload::routes::{self, Routes};
 
 /// Most synchronisation times that are stored per turn.
@@ -114,7 +114,7 @@ pub fn run(args: &SyncArgs) -> Result<()> {
     cores::pin(first)?;
     let mut bench = Bench::start(
         &vec![Mix::V4; forwarders],
-        (16_384, false),
+        &Wanted { count: 16_384, in_table: false, is_verified: false, sizes: None },
         &FullTables::default(),
         args.no_huge,
     )?;
@@ -191,7 +191,7 @@ impl Test {
         random: &mut Random,
         seconds: f64,
     ) -> Result<Turn> {
-        for (router, (_, source)) in self.routers.iter_mut().zip(bench.sources()) {
+        for (router, source) in self.routers.iter_mut().zip(bench.queues()) {
             router.exchange(std::mem::take(source));
         }
         let stop = AtomicBool::new(false);
@@ -223,7 +223,7 @@ impl Test {
                 sync_us: distribution(times),
             })
         })?;
-        for (router, (_, source)) in self.routers.iter_mut().zip(bench.sources()) {
+        for (router, source) in self.routers.iter_mut().zip(bench.queues()) {
             *source = router.exchange(Vec::<RxSource>::new());
             router.check()?;
         }

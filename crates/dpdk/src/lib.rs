@@ -45,6 +45,7 @@ pub mod qsbr;
 mod queue;
 mod ring;
 mod shared;
+mod source;
 mod tap;
 mod time;
 mod wait;
@@ -79,6 +80,7 @@ pub use port::{
 pub use queue::{RxQueue, Sent, TxQueue, Unsent};
 pub use ring::{Consumer, Producer, Ring};
 pub use shared::{Copied, Shared};
+pub use source::{SOURCE_HEAD, SourcePacket, SourcePackets};
 pub use tap::{Tap, VirtioHeader, interface_exists, interface_index};
 pub use time::{prefetch, tsc, tsc_hz, tsc_ordered};
 pub use wait::{Cause, Doorbell, WaitSet, Woken};

@@ -343,6 +343,10 @@ impl OpenPort {
     }
 
     /// Returns the pool of its receive queues.
+    pub(crate) fn driver(&self) -> &str {
+        &self.started.driver
+    }
+
     pub(crate) fn pool(&self) -> &Mempool {
         &self.started.pool
     }

@@ -1,7 +1,6 @@
 //! A port's receive and transmit queues: one burst per call.
 
 use std::cell::Cell;
-use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -13,10 +12,13 @@ use crate::burst::{BURST_MAX, Burst, PacketList};
 use crate::mbuf::{Mbuf, REQUESTS, RawMbuf, TAG};
 use crate::port::packet_ring::Watch;
 use crate::port::{OpenPort, QueuePlace};
+use crate::source::{Source, SourcePackets};
 
 /// A receive queue of a port, which stays started as long as this lives. It can move to another thread, but not
 /// be shared.
 pub struct RxQueue {
+    /// The packets that it presents in place of the device's. Dropped before the port.
+    source: Option<Source>,
     port: Arc<OpenPort>,
     queue: u16,
     /// The queue's numbers in DPDK.
@@ -69,7 +71,7 @@ pub struct Sent {
 impl RxQueue {
     pub(crate) fn new(port: Arc<OpenPort>, queue: u16) -> Self {
         let (says_more, place) = (port.says_more(), port.rx_place(queue));
-        Self { port, queue, place, unusable: 0, says_more, not_sync: PhantomData }
+        Self { port, queue, place, unusable: 0, says_more, source: None, not_sync: PhantomData }
     }
 
     /// Receives up to `max` packets (at most 64) into an empty burst and returns their number; 0 if the burst
@@ -103,18 +105,25 @@ impl RxQueue {
         burst.len()
     }
 
-    /// Has each packet that is received from now on reported as one from whose frame the device has stripped a customer
-    /// tag with this control information. Returns false if DPDK has no memory for that. For benchmarks of code that reads
-    /// it.
-    #[doc(hidden)]
-    pub fn say_tags(&mut self, control: u16) -> bool {
+    /// Presents these packets as received ones from now on, one after the other, over and over. For benchmarks. Returns
+    /// false for devices of other drivers than DPDK's null driver, for packets beyond the pool's room, for a queue that
+    /// already presents packets, and if DPDK has no memory.
+    pub fn present(&mut self, packets: &Arc<SourcePackets>) -> bool {
+        if self.source.is_some()
+            || self.port.driver() != "net_null"
+            || packets.longest() > self.port.pool().data_room()
+        {
+            return false;
+        }
         let QueuePlace { device, queue } = self.place;
-        let parameter = std::ptr::without_provenance_mut(control.into());
-        // SAFETY: the queue was set up, its owner does not receive meanwhile, and the callback's parameter is a number.
-        let added =
-            unsafe { sys::rte_eth_add_rx_callback(device, queue, Some(say_tag), parameter) };
-        self.says_more |= !added.is_null();
-        !added.is_null()
+        // SAFETY: the null driver's buffers are new ones of the pool, which has room for the packets, and only this
+        // queue's owner receives by it.
+        self.source = unsafe { Source::start(packets, device, queue) };
+        if self.source.is_none() {
+            return false;
+        }
+        self.says_more |= packets.says_more();
+        true
     }
 
     /// Returns true if the device reports results about packets, which bursts have.
@@ -154,26 +163,6 @@ impl RxQueue {
     pub fn index(&self) -> u16 {
         self.queue
     }
-}
-
-/// Reports the tag in each of these packets.
-unsafe extern "C" fn say_tag(
-    _device: u16,
-    _queue: u16,
-    packets: *mut *mut sys::rte_mbuf,
-    count: u16,
-    _most: u16,
-    control: *mut c_void,
-) -> u16 {
-    for at in 0..usize::from(count) {
-        // SAFETY: by DPDK, these are the packets that were received, which nobody else uses yet.
-        unsafe {
-            let packet = packets.cast::<RawMbuf>().add(at).read();
-            packet.set_flags(packet.flags() | sys::SHIM_MBUF_RX_VLAN_STRIPPED);
-            packet.set_vlan_tci(control.addr() as u16);
-        }
-    }
-    count
 }
 
 impl TxQueue {

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use dpdk::{
     Burst, Consumer, Device, Driver, Eal, EalConfig, Error, HugeMode, Link, Mbuf, Mempool,
     MempoolConfig, PacketList, Port, PortConfig, Producer, RssConfig, RssTable, RxQueue,
-    ThreadRegistration, Thresholds, TxQueue, qsbr,
+    SOURCE_HEAD, SourcePacket, SourcePackets, ThreadRegistration, Thresholds, TxQueue, qsbr,
 };
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
@@ -314,4 +314,58 @@ fn a_port_knows_its_address_and_link() {
     assert_eq!(port.link(), Link { up: true, speed_mbps: 10_000 });
     assert_eq!((port.name(), port.notes().len()), ("p", 0));
     assert!(!port.partial_checksums());
+}
+
+fn source(lens: &[u16]) -> std::sync::Arc<SourcePackets> {
+    let packet = |(number, &len): (usize, &u16)| {
+        let mut head = [number as u8; SOURCE_HEAD];
+        head[12..14].copy_from_slice(&[0x08, 0x00]);
+        let (is_verified, stripped) = (number == 1, (number == 2).then_some(0x6005));
+        SourcePacket { head, len, is_verified, stripped }
+    };
+    SourcePackets::new(lens.iter().enumerate().map(packet)).unwrap()
+}
+
+#[test]
+fn a_null_device_presents_packets_over_and_over() {
+    let pool = pool(127);
+    for _ in 0..2 {
+        // The second device has the first one's number in DPDK, and must not have its packets.
+        let (_port, mut rx, _tx) = open("net_null20,size=64", &pool);
+        let mut burst = Burst::new();
+        assert_eq!(rx.receive(&mut burst, 1), 1);
+        assert_eq!(burst.frame(0).len(), 64);
+        assert!(burst.frame(0).iter().all(|byte| *byte == 0));
+        burst.free(burst.owned());
+        let packets = source(&[60, 1500, 64]);
+        assert!(rx.present(&packets));
+        assert!(!rx.present(&packets), "it presents packets already");
+        for round in 0..3 {
+            assert_eq!(rx.receive(&mut burst, 5), 5);
+            for slot in 0..5 {
+                let number = (5 * round + slot) % 3;
+                let (head, len) = packets.get(number).unwrap();
+                assert_eq!(burst.frame(slot).len(), len);
+                assert_eq!(burst.frame(slot)[..60], head[..60], "packet {number}");
+                assert_eq!(burst.checksum_good() >> slot & 1 == 1, number == 1);
+                assert_eq!(burst.stripped_tag(slot), (number == 2).then_some(0x6005));
+            }
+            assert_eq!(burst.frame(0)[0], (5 * round % 3) as u8);
+            // A router changes headers: the next packet has them again as they were.
+            (0..5).for_each(|slot| burst.frame_mut(slot).fill(0xff));
+            burst.free(burst.owned());
+        }
+    }
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn packets_are_not_presented_where_they_do_not_fit() {
+    let pool = pool(127);
+    let (_port, mut rx, _tx) = open("net_ring20", &pool);
+    assert!(!rx.present(&source(&[60])), "not the null driver");
+    let (_port, mut rx, _tx) = open("net_null21", &pool);
+    assert!(!rx.present(&source(&[60, 2049])), "beyond the pool's room of 2048 bytes");
+    assert!(rx.present(&source(&[60, 2048])));
+    assert!(SourcePackets::new(std::iter::empty()).is_none());
 }
