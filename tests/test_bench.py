@@ -123,7 +123,7 @@ def test_forward_has_all_cases_and_keys():
         assert outcome["mpps"] > 0
 
 
-@pytest.mark.parametrize("option", [("--size", "imix"), ("--size", "9000,64"), ("--verified",), ("--in-table",)])
+@pytest.mark.parametrize("option", [("--size", "imix"), ("--size", "1518,64"), ("--verified",), ("--in-table",)])
 def test_forward_has_other_packets(option):
     few = ("--rounds", 1, "--packets", 10_000, "--destinations", 4096, "--table", "synthetic:5000", "--table6", "synthetic:1000")
     outcomes = bench("forward", *few, "--case", "full4", "--case", "mixed", *option)
@@ -132,7 +132,7 @@ def test_forward_has_other_packets(option):
 
 @pytest.mark.parametrize("options, reason", [
     (("--size", "63"), "size 63: 64 to"),
-    (("--destinations", "1"), "--destinations 1: at least 64"),
+    (("--size", "64,1519"), "--size 1519: at most 1518, by the ports' MTU"),
     (("--l3fwd", "/nowhere/l3fwd", "--verified"), "--verified: DPDK's null driver cannot tell l3fwd of it"),
     (("--l3fwd", "/nowhere/l3fwd"), "/nowhere/l3fwd"),
 ])

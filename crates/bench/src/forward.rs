@@ -148,6 +148,11 @@ pub fn run(args: &ForwardArgs) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     ensure!(args.packets >= 10_000, "--packets {}: at least 10000", args.packets);
     ensure!(args.destinations >= 64, "--destinations {}: at least 64", args.destinations);
+    if let Some(sizes) = &args.size {
+        let most = usize::from(PORT.mtu) + 14 + FCS;
+        let largest = sizes.largest();
+        ensure!(largest <= most, "--size {largest}: at most {most}, by the ports' MTU");
+    }
     let cases = cases::choose(&args.case)?;
     let full = load(args, &cases)?;
     ensure!(!args.in_table || !full.v4.is_empty(), "--in-table: no case has an IPv4 table");
@@ -214,10 +219,9 @@ impl Bench {
     /// Opens these sources, with the wanted packets each.
     pub fn start(mixes: &[Mix], wanted: &Wanted, full: &FullTables, no_huge: bool) -> Result<Self> {
         let count = mixes.len() * 1024 + 8192;
-        let longest = wanted.sizes.as_ref().map_or(0, Sizes::largest);
-        let data_room = dpdk::data_room(longest as u16).max(2048);
-        // Without hugepages each packet has pages of its own.
-        let memory_mb = count * (usize::from(data_room) + 2300) / 1_000_000 + 64;
+        let data_room = 2048;
+        // Without hugepages each packet has a page of its own.
+        let memory_mb = count * 4300 / 1_000_000 + 64;
         let huge = if no_huge { HugeMode::Never } else { HugeMode::Auto };
         let eal = Eal::init(&EalConfig { memory_mb, huge, ..EalConfig::default() })?;
         let config =
