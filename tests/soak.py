@@ -47,7 +47,7 @@ STREAM_RATE = 500
 # Growth of memory in bytes an hour that is too much; the part of the time in which tables and caches reach their
 # sizes; seconds from which the rest says something.
 MOST_GROWTH = 1 << 20
-WARM_UP = 0.25
+WARM_UP = 0.5
 LONG_ENOUGH = 1800
 # While the machine gives a forwarder no time, a change waits for it, and another is refused.
 BUSY = "another change is being made"

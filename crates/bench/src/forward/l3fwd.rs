@@ -5,7 +5,6 @@
 //! beside it. The null driver reports no packet types, so l3fwd runs with `--parse-ptype` and parses them from the
 //! frames, as our first step does. It does not verify checksums.
 
-use std::fs;
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -13,7 +12,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::cases::{Case, FOUR, NEXT_HOPS, way};
-use super::peer::{Peer, Program, Setting};
+use super::peer::{Files, Peer, Program, Setting};
 use crate::workload::routes::Routes;
 
 /// The source of packets as a library, beside l3fwd.
@@ -32,10 +31,9 @@ pub fn start(
     setting: &Setting<'_>,
 ) -> Result<Peer> {
     let name = binary.file_name().unwrap_or(binary.as_os_str()).to_string_lossy().into_owned();
-    let unique = format!("turnpike-{name}-{}-{}", std::process::id(), case.name);
-    let files = ["v4", "v6"].map(|six| std::env::temp_dir().join(format!("{unique}.{six}")));
-    fs::write(&files[0], rules(case, full)).context("l3fwd's routes cannot be written")?;
-    fs::write(&files[1], "R2000::/3 1\n").context("l3fwd's routes cannot be written")?;
+    let files = Files::new()?;
+    let v4 = files.write("routes4", &rules(case, full))?;
+    let v6 = files.write("routes6", b"R2000::/3 1\n")?;
     let mask = (1u32 << (case.egress + 1)) - 1;
     let arguments = vec![
         "-p".to_owned(),
@@ -44,15 +42,15 @@ pub fn start(
         "--parse-ptype".to_owned(),
         "-P".to_owned(),
         format!("--config=(0,0,{})", setting.core),
-        format!("--rule_ipv4={}", files[0].display()),
-        format!("--rule_ipv6={}", files[1].display()),
+        format!("--rule_ipv4={}", v4.display()),
+        format!("--rule_ipv6={}", v6.display()),
     ];
     let program = Program {
         name,
         binary,
         cores: setting.core.to_string(),
         arguments,
-        files: files.to_vec(),
+        files,
         egress: case.egress,
         receives_by_all: false,
     };
@@ -77,7 +75,7 @@ pub fn floor(setting: &Setting<'_>) -> Result<Peer> {
         binary: Path::new("dpdk-testpmd"),
         cores: format!("{other},{}", setting.core),
         arguments: arguments.to_vec(),
-        files: Vec::new(),
+        files: Files::new()?,
         egress: 1,
         receives_by_all: true,
     };

@@ -20,6 +20,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, socket,
 };
 use nix::unistd::Pid;
+use tempfile::TempDir;
 
 use crate::meter::{Cost, cycles_of};
 
@@ -53,12 +54,29 @@ pub struct Program<'a> {
     pub cores: String,
     /// Arguments of its own, after DPDK's.
     pub arguments: Vec<String>,
-    /// Files that it reads, deleted with it.
-    pub files: Vec<PathBuf>,
+    /// Files that it reads.
+    pub files: Files,
     /// The number of null devices that it sends to: ports 1 and up.
     pub egress: usize,
     /// True if it receives by all ports, so that the others must have nothing.
     pub receives_by_all: bool,
+}
+
+/// Files of a program, in a directory of their own, which goes with this.
+pub struct Files(TempDir);
+
+impl Files {
+    /// Makes the directory.
+    pub fn new() -> Result<Self> {
+        Ok(Self(tempfile::Builder::new().prefix("turnpike-bench-").tempdir()?))
+    }
+
+    /// Writes a file and returns its path.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<PathBuf> {
+        let path = self.0.path().join(name);
+        fs::write(&path, bytes).with_context(|| format!("file {}", path.display()))?;
+        Ok(path)
+    }
 }
 
 /// The running program, stopped between turns.
@@ -66,7 +84,7 @@ pub struct Peer {
     name: String,
     child: Child,
     telemetry: OwnedFd,
-    files: Vec<PathBuf>,
+    _files: Files,
     /// DPDK's directory for it, which a killed program leaves behind.
     runtime: PathBuf,
     egress: usize,
@@ -77,7 +95,7 @@ pub struct Peer {
 impl Peer {
     /// Starts it and stops it once it forwards.
     pub fn start(program: Program<'_>, setting: &Setting<'_>) -> Result<Self> {
-        let Program { name, binary, cores: list, arguments, mut files, egress, receives_by_all } =
+        let Program { name, binary, cores: list, arguments, files, egress, receives_by_all } =
             program;
         let &Setting { packets, source, memory, allowed, core } = setting;
         let unique = format!("turnpike-{name}-{}", std::process::id());
@@ -98,7 +116,7 @@ impl Peer {
         command.args((1..=egress).map(|index| format!("--vdev=net_null{index}{silent}")));
         command.arg("--").args(arguments);
         command.env("LD_PRELOAD", source).env("TURNPIKE_SOURCE", &frames);
-        let out = fs::File::create(&log).with_context(|| format!("{name}'s log"))?;
+        let out = fs::File::create(&log)?;
         // testpmd ends when it can read.
         command.stdin(Stdio::piped()).stderr(out.try_clone()?).stdout(out);
         // Its other threads must not run on the core that it forwards on.
@@ -107,14 +125,13 @@ impl Peer {
             .spawn()
             .with_context(|| format!("{}: setpriv cannot start it", binary.display()));
         cores::pin(core)?;
-        files.extend([frames, log.clone()]);
         let mut child = Started { child: Some(child?), log: &log, name: &name.clone() };
         let directory = std::env::var("RUNTIME_DIRECTORY").unwrap_or_else(|_| "/var/run".into());
         let runtime = Path::new(&directory).join("dpdk").join(&unique);
         let telemetry = child.telemetry(&runtime)?;
         let child = child.child.take().context("it has just been started")?;
         let cores = (allowed.to_vec(), core);
-        let mut peer = Self { name, child, telemetry, files, runtime, egress, cores };
+        let mut peer = Self { name, child, telemetry, _files: files, runtime, egress, cores };
         peer.wait(&log)?;
         peer.signal(Signal::SIGSTOP)?;
         Ok(peer)
@@ -202,7 +219,6 @@ impl Drop for Peer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        self.files.iter().for_each(|file| _ = fs::remove_file(file));
         let _ = fs::remove_dir_all(&self.runtime);
     }
 }
