@@ -130,16 +130,16 @@ def test_forward_has_other_packets(option):
     assert [outcome["case"] for outcome in outcomes] == ["full4", "mixed"]
 
 
-@pytest.mark.parametrize("options, reason", [
+@pytest.mark.parametrize("options, message", [
     (("--size", "63"), "size 63: 64 to"),
     (("--size", "64,1519"), "--size 1519: at most 1518, by the ports' MTU"),
     (("--l3fwd", "/nowhere/l3fwd", "--verified"), "--verified: DPDK's null driver cannot tell l3fwd of it"),
     (("--l3fwd", "/nowhere/l3fwd"), "/nowhere/l3fwd"),
 ])
-def test_forward_refuses_what_it_cannot_do(options, reason):
+def test_forward_refuses_what_it_cannot_do(options, message):
     few = ("--rounds", "1", "--packets", "10000", "--case", "4r1e", "--no-huge", "--destinations", "4096")
     done = subprocess.run([binary(), "bench", "forward", *few, *options], capture_output=True, text=True, timeout=110)
-    assert done.returncode != 0 and reason in done.stderr, done.stderr
+    assert done.returncode != 0 and message in done.stderr, done.stderr
 
 
 def test_sync_measures_every_method(tmp_path):
