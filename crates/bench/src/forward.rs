@@ -1,11 +1,11 @@
 //! `turnpike bench forward`: cost of forwarding a packet.
 //!
-//! The source is a queue that presents frames to many random destinations over and over, written into
-//! fresh buffers as a NIC writes them ([`dpdk::RxQueue::present`]). DPDK's null driver is the sink: it frees its packets. Between them runs the real forwarder with the default graph
-//! (checksums verified, counters and drop reasons on); the same source and sink without anything
-//! between them are the bare loop, `io`. The difference is the router's cost. All cases and the
-//! bare loop take turns in one process on one core, so that a slow moment of the machine affects
-//! all of them; the median and the minimum over the rounds are reported, and cases whose rounds differ much are named.
+//! The source is a queue that presents frames to many random destinations over and over, written into fresh buffers as
+//! a NIC writes them ([`dpdk::RxQueue::present`]). DPDK's null driver is the sink: it frees its packets. Between them
+//! runs the real forwarder with the default graph (checksums verified, counters and drop reasons on); the same source
+//! and sink without anything between them are the bare loop, `io`. The difference is the router's cost. All cases and
+//! the bare loop take turns in one process on one core, so that a slow moment of the machine affects all of them; the
+//! median and the minimum over the rounds are reported, and cases whose rounds differ much are named.
 //!
 //! | case | routes | egress ports | source |
 //! |---|---|---|---|

@@ -789,3 +789,42 @@ fn filters_of_vlans_keep_their_numbers() {
     let number = |config: &Config| config.vlans[0].interface.filter_in.clone().unwrap().number;
     assert_eq!(number(&new), number(&old));
 }
+
+#[test]
+fn rules_that_differ_in_anything_are_a_change() {
+    let actions = [
+        "action = 'accept'",
+        "action = 'drop'",
+        "action = 'accept', category = 'x'",
+        "action = 'accept', mark = { dscp = 'cs1' }",
+        "action = 'accept', mark = { class = 'voice' }",
+        "action = 'accept', mirror = 'b'",
+        "action = 'accept', name = 'n'",
+        "forwarder = 1",
+        "forwarder = { 1, 2 }",
+        "forwarder = { 1, 3 }",
+        "police = '1mbit'",
+        "police = { rate = '1mbit', burst = '2mbit' }",
+        "police = '10kpps per source/24'",
+        "police = '10kpps per source/32'",
+        "police = { rate = '1mbit', excess = '1mbit' }",
+        "police = { rate = '1mbit', excess = '2mbit' }",
+        "police = { rate = '1mbit', peak = '2mbit' }",
+        "police = { rate = '1mbit', excess = '1mbit', aware = true }",
+        "police = { rate = '1mbit', excess = '1mbit', aware = { yellow = 10 } }",
+        "police = { rate = '1mbit', excess = '1mbit', aware = { yellow = { 10, 12 } } }",
+        "police = { rate = '1mbit', excess = '1mbit', aware = { red = 10 } }",
+    ];
+    let filter = |action: &str| {
+        let forwarders = "turnpike.forwarders { cores = '0-3' }";
+        format!("{forwarders}\nturnpike.filter 'f' {{ {{ proto = 'udp', {action} }} }}")
+    };
+    for (at, old) in actions.iter().enumerate() {
+        assert_eq!(settings(&filter(old), &filter(old)), [] as [String; 0]);
+        for new in &actions[at + 1..] {
+            let changed = settings(&filter(old), &filter(new));
+            assert!(changed.iter().all(|line| line.starts_with("filter \"f\"")), "{changed:?}");
+            assert!(!changed.is_empty(), "{old} => {new}");
+        }
+    }
+}
