@@ -1,6 +1,7 @@
 """The logic of the benchmarks: errors that can be detected without a measurement."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -136,10 +137,14 @@ def test_forward_has_other_packets(option):
     (("--l3fwd", "/nowhere/l3fwd", "--verified"), "--verified: DPDK's null driver cannot tell l3fwd of it"),
     (("--l3fwd", "/nowhere/l3fwd"), "/nowhere/l3fwd"),
 ])
-def test_forward_refuses_what_it_cannot_do(options, message):
+def test_forward_refuses_what_it_cannot_do(options, message, tmp_path):
     few = ("--rounds", "1", "--packets", "10000", "--case", "4r1e", "--no-huge", "--destinations", "4096")
-    done = subprocess.run([binary(), "bench", "forward", *few, *options], capture_output=True, text=True, timeout=110)
+    done = subprocess.run(
+        [binary(), "bench", "forward", *few, *options], capture_output=True, text=True, timeout=110,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
     assert done.returncode != 0 and message in done.stderr, done.stderr
+    assert list(tmp_path.iterdir()) == [], "files are left behind"
 
 
 def test_sync_measures_every_method(tmp_path):

@@ -99,10 +99,8 @@ impl Peer {
             program;
         let &Setting { packets, source, memory, allowed, core } = setting;
         let unique = format!("turnpike-{name}-{}", std::process::id());
-        let [frames, log] =
-            ["packets", "log"].map(|kind| std::env::temp_dir().join(format!("{unique}.{kind}")));
-        fs::write(&frames, packets.as_bytes())
-            .with_context(|| format!("file {}: cannot be written", frames.display()))?;
+        let frames = files.write("packets", packets.as_bytes())?;
+        let log = files.write("log", b"")?;
         // The stopped program must not outlive this process.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(binary);
