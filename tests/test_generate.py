@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +95,50 @@ def test_what_the_router_drops_is_lost(tester):
     assert report["sent"] == 200
     assert report["received"]["lost"] == 200
     assert report["received"]["loss"] == 1.0
+
+
+def script(tester, file, *arguments):
+    command = [binary(), "generate", "--script", file, "--cores", "0,0", "--no-huge", "--", *map(str, arguments)]
+    return subprocess.run(tester.inside.command(*command), capture_output=True, text=True, timeout=120)
+
+
+def test_flows_of_a_script_run_together_and_one_that_goes_astray_is_named(tester, tmp_path):
+    file = tmp_path / "both.lua"
+    file.write_text("""
+        local tester = require "tester"
+        local ports = tester.open { devices = { "g-left", "g-right" } }
+        local right = { from = 1, mac = tester.arguments[1], source = "10.0.1.2", destination = "10.0.2.2" }
+        local function flow(fields)
+            local made = { count = 500, rate = "2kpps", to = 2, full = "wait" }
+            for name, value in pairs(right) do made[name] = value end
+            for name, value in pairs(fields) do made[name] = value end
+            return made
+        end
+        local back = { from = 2, to = 1, mac = tester.arguments[2], source = "10.0.2.2", destination = "10.0.1.2" }
+        tester.trial { flow { count = 5, rate = "5pps" }, flow(back) }
+        print(tester.json(tester.trial { flow {}, flow(back), flow { to = 1, count = 100 }, flow { dscp = { 0, 48 } } }))
+    """)
+    done = script(tester, file, LEFT_MAC, RIGHT_MAC)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)
+    assert [one["sent"] for one in results] == [500, 500, 100, 500]
+    received = [one["received"] for one in results]
+    assert [(one["packets"], one["lost"], one["astray"]) for one in received] == [
+        (500, 0, 0), (500, 0, 0), (0, 100, 100), (500, 0, 0)
+    ]
+
+
+def test_the_example_of_a_mesh_finds_rates_in_both_directions(tester):
+    ends = [f"g-left={LEFT_MAC}=10.0.1.2", f"g-right={RIGHT_MAC}=10.0.2.2"]
+    example = Path(__file__).parent.parent / "examples/tester/mesh.lua"
+    done = script(tester, example, *ends, "highest=2000", "seconds=0.2")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    # The rates depend on the other load of the machine; the results must be consistent.
+    assert found["ndr"].get("lower", 0) <= found["pdr"].get("lower", 0) <= 2000
+    assert [one["received"]["astray"] for one in found["flows"]] == [0, 0]
+    wrong = script(tester, example, ends[0], "speed=9")
+    assert wrong.returncode == 1 and "speed=9: write DEVICE=MAC=ADDRESS" in wrong.stderr, wrong
 
 
 @pytest.mark.parametrize("options,message", [

@@ -15,41 +15,44 @@ mod answer;
 mod destinations;
 pub mod frame;
 mod pace;
+mod script;
 pub mod sizes;
 mod tester;
 mod tracker;
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
 use dpdk::BURST_MAX;
 use serde::Serialize;
+use wire::MacAddr;
 
 pub use self::destinations::Spec;
 pub use self::frame::smallest;
 pub use self::pace::Rate;
 pub use self::sizes::Sizes;
-pub use self::tester::{Setup, Stream, Tester};
+pub use self::tester::{Flow, Setup, Stream, Tester};
 pub use self::tracker::Distribution;
 
 /// Options of the generator.
 #[derive(Debug, Args)]
 pub struct GenerateArgs {
     /// The sending device: a kernel interface, a PCI address, or net_memif0,… and its like
-    #[arg(long)]
-    device: String,
+    #[arg(long, required_unless_present = "script")]
+    device: Option<String>,
     /// The receiving device; the sending one with `--receive same`
     #[arg(long)]
     receive: Option<String>,
     /// The MAC to send to: the router's
-    #[arg(long)]
-    to_mac: String,
+    #[arg(long, required_unless_present = "script")]
+    to_mac: Option<String>,
     /// Destination: ADDRESS, random:BITS@ADDRESS, table:FILE, zipf:FILE, flows:N@PREFIX
-    #[arg(long)]
-    to: String,
+    #[arg(long, required_unless_present = "script")]
+    to: Option<String>,
     /// The source address; 198.18.0.2 or 2001:2::2 if not given (RFC 2544, RFC 5180; the router under test has .1)
     #[arg(long)]
     from: Option<IpAddr>,
@@ -89,6 +92,12 @@ pub struct GenerateArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Run a test written in Lua, with several devices and flows
+    #[arg(long, conflicts_with_all = ["device", "receive", "to_mac", "to"])]
+    script: Option<PathBuf>,
+    /// The script's arguments
+    #[arg(last = true, requires = "script")]
+    arguments: Vec<String>,
 }
 
 /// Treatment of packets when the device accepts no more.
@@ -143,6 +152,8 @@ pub struct Received {
     pub duplicates: u64,
     /// Packets that arrived after a later one (RFC 4737).
     pub reordered: u64,
+    /// Packets that arrived on another device than the one on which they were expected; they are lost as well.
+    pub astray: u64,
     /// Delay from the sender's stamp to the receiver's, in nanoseconds.
     pub delay_ns: Distribution,
     /// Delay variation between consecutive packets (RFC 3393), in nanoseconds.
@@ -153,6 +164,16 @@ pub struct Received {
 
 /// Sends, receives and prints the results.
 pub fn run(args: &GenerateArgs) -> Result<()> {
+    if let Some(file) = &args.script {
+        let options = script::Options {
+            file,
+            arguments: &args.arguments,
+            cores: &args.cores,
+            seed: args.seed,
+            no_huge: args.no_huge,
+        };
+        return script::run(&options, &interrupt()?);
+    }
     let outcome = generate(args)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&outcome)?);
@@ -162,7 +183,18 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     Ok(())
 }
 
+/// Returns what Ctrl-C sets.
+fn interrupt() -> Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let interrupt = interrupted.clone();
+    ctrlc::set_handler(move || interrupt.store(true, Ordering::Relaxed))?;
+    Ok(interrupted)
+}
+
 fn generate(args: &GenerateArgs) -> Result<Outcome> {
+    let (Some(device), Some(to_mac), Some(to)) = (&args.device, &args.to_mac, &args.to) else {
+        bail!("--device, --to-mac and --to are needed");
+    };
     ensure!((1..=BURST_MAX).contains(&args.burst), "--burst {}: 1 to {BURST_MAX}", args.burst);
     let seconds = args.seconds.unwrap_or(if args.count.is_some() { f64::INFINITY } else { 10.0 });
     ensure!(seconds > 0.0, "--seconds {seconds}: must be above 0");
@@ -171,7 +203,7 @@ fn generate(args: &GenerateArgs) -> Result<Outcome> {
         rate: args.rate.parse()?,
         sizes,
         dscp: args.dscp.clone(),
-        to: args.to.parse()?,
+        to: to.parse()?,
         count: args.count.unwrap_or(u64::MAX),
         seconds,
         burst: args.burst,
@@ -179,20 +211,33 @@ fn generate(args: &GenerateArgs) -> Result<Outcome> {
         wait_ms: args.wait_ms,
     };
     stream.check()?;
+    let to_mac = parse_mac(to_mac)?;
+    let (devices, to) = devices(device, args.receive.as_deref());
     let mut tester = Tester::open(&Setup {
-        device: &args.device,
-        receive: args.receive.as_deref(),
-        to_mac: &args.to_mac,
-        from: args.from,
+        devices: &devices,
         largest: stream.sizes.largest(),
         cores: &args.cores,
         seed: args.seed,
         no_huge: args.no_huge,
     })?;
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let interrupt = interrupted.clone();
-    ctrlc::set_handler(move || interrupt.store(true, Ordering::Relaxed))?;
-    tester.trial(&stream, &interrupted)
+    let interrupted = interrupt()?;
+    let flow = Flow { from: 0, to, to_mac, source: args.from, stream };
+    let outcome = tester.trial(&[flow], &interrupted)?;
+    outcome.into_iter().next().context("no outcome")
+}
+
+/// Returns a tester's devices, and the number of the receiving one; `same` is the sending one.
+pub fn devices<'a>(device: &'a str, receive: Option<&'a str>) -> (Vec<&'a str>, Option<usize>) {
+    match receive {
+        None => (vec![device], None),
+        Some("same") => (vec![device], Some(0)),
+        Some(receive) => (vec![device, receive], Some(1)),
+    }
+}
+
+/// Parses the MAC to send to.
+pub fn parse_mac(text: &str) -> Result<MacAddr> {
+    text.parse().map_err(|error| anyhow!("MAC {text}: {error}"))
 }
 
 fn report(outcome: &Outcome) -> String {
@@ -213,6 +258,9 @@ fn report(outcome: &Outcome) -> String {
     lines.push(format!("lost      {:>12}  {:.6} %", received.lost, received.loss * 100.0));
     lines.push(format!("double    {:>12}", received.duplicates));
     lines.push(format!("reordered {:>12}", received.reordered));
+    if received.astray > 0 {
+        lines.push(format!("astray    {:>12}  on another device", received.astray));
+    }
     let us = |ns: f64| ns / 1000.0;
     for (what, d) in [("delay", received.delay_ns), ("jitter", received.jitter_ns)] {
         lines.push(format!(

@@ -7,6 +7,7 @@ mod filter;
 mod forward;
 mod generate;
 mod meter;
+mod mlr;
 mod plot;
 mod progress;
 mod rfc2544;

@@ -3,7 +3,7 @@
 //!
 //! | test | RFC 2544 | result |
 //! |---|---|---|
-//! | `throughput` | 26.1 | the highest rate without loss (NDR), and that with at most `--pdr` loss (PDR) |
+//! | `throughput` | 26.1, RFC 9971 | the highest rate without loss (NDR), and that with at most `--pdr` loss (PDR) |
 //! | `latency` | 26.2 | delay and jitter at the throughput rate |
 //! | `loss` | 26.3 | the share lost from the highest rate downwards, in steps of a tenth |
 //! | `back-to-back` | 26.4 | the longest burst at the highest rate without loss |
@@ -17,19 +17,21 @@
 //! the link does not accept in time are lost, as on a wire. A rate that the tester could not keep
 //! counts as not reached.
 //!
-//! RFC 2544 requires trials of 60 s and 20 to 50 repetitions; `--seconds` and `--repeats` can set
-//! that, the defaults are shorter. On a machine with other work the router's core is occasionally
-//! taken away for milliseconds, longer than any queue lasts: then throughput without loss is more a
-//! property of the machine, and the PDR more one of the router.
+//! On a machine with other work the router's core is occasionally taken away for milliseconds, longer than any queue
+//! lasts, so a single trial says little about a rate. Both rates are therefore sought together by MLRsearch
+//! ([`mlr`], RFC 9971): a rate is judged by trials of `--sum` seconds together, of which `--exceed` percent may be bad.
+//!
+//! RFC 2544 requires trials of 60 s, none of them bad, and 20 to 50 repetitions: `--seconds 60 --sum 60 --exceed 0
+//! --repeats 20`. The defaults are shorter.
 
 mod router;
-mod search;
+pub(crate) mod search;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 use machine::cores;
@@ -37,9 +39,12 @@ use serde::Serialize;
 
 use self::router::Router;
 use super::meter::median;
+use super::mlr::{self, Goal};
 use super::plot::{Figure, Series};
 use super::progress;
-use crate::generate::{Full, Outcome, Rate, Setup, Sizes, Spec, Stream, Tester, smallest};
+use crate::generate::{
+    Flow, Full, Outcome, Rate, Setup, Sizes, Spec, Stream, Tester, devices, parse_mac, smallest,
+};
 
 /// Frame sizes of RFC 2544, 9.1, with FCS.
 const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
@@ -59,13 +64,19 @@ pub struct Rfc2544Args {
     /// IPv6 (RFC 5180) instead of IPv4
     #[arg(long)]
     ipv6: bool,
-    /// Seconds of a trial
+    /// Seconds of a trial of full length
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
+    /// Seconds of trials of full length by which a rate is judged; three trials' if not given
+    #[arg(long)]
+    sum: Option<f64>,
+    /// Share of these seconds in which more may be lost, in percent
+    #[arg(long, default_value_t = 50.0)]
+    exceed: f64,
     /// Repetitions of each search; the median counts
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 1)]
     repeats: usize,
-    /// Resolution of the search for rates, in percent of the highest
+    /// Resolution of the search for rates, in percent
     #[arg(long, default_value_t = 1.0)]
     resolution: f64,
     /// Share of packets that may be lost for the PDR, in percent
@@ -141,9 +152,16 @@ struct Found {
     /// The highest rate without loss: the median of the repetitions, and all of them.
     ndr_pps: Option<f64>,
     ndr_all: Vec<f64>,
-    /// The highest rate with little loss.
+    /// Packets forwarded at that rate in the worst trial that counts (RFC 9971, 4.7): the median.
+    ndr_conditional_pps: Option<f64>,
+    #[serde(skip)]
+    ndr_conditional_all: Vec<f64>,
+    /// The same with little loss.
     pdr_pps: Option<f64>,
     pdr_all: Vec<f64>,
+    pdr_conditional_pps: Option<f64>,
+    #[serde(skip)]
+    pdr_conditional_all: Vec<f64>,
     /// True if the router accepted all that the tester can send.
     at_most_the_testers: bool,
     /// The delays of the trial at the throughput rate.
@@ -176,7 +194,17 @@ struct Latency {
 pub fn run(args: &Rfc2544Args) -> Result<()> {
     ensure!(args.seconds > 0.0, "--seconds {}: above 0", args.seconds);
     ensure!(args.repeats >= 1, "--repeats {}: at least 1", args.repeats);
-    ensure!(args.resolution > 0.0, "--resolution {}: above 0", args.resolution);
+    let percent = |name, value: f64, from: f64| {
+        ensure!(value >= from && value < 100.0, "--{name} {value}: {from} to below 100");
+        Ok(())
+    };
+    percent("resolution", args.resolution, 0.01)?;
+    percent("exceed", args.exceed, 0.0)?;
+    // A router that loses all packets meets a goal of 100 %, so no search is needed for it.
+    ensure!((0.0..=100.0).contains(&args.pdr), "--pdr {}: 0 to 100", args.pdr);
+    if let Some(sum) = args.sum {
+        ensure!(sum >= args.seconds, "--sum {sum}: at least the {} of a trial", args.seconds);
+    }
     let sizes = sizes(args)?;
     let allowed = cores::allowed()?;
     let core = *allowed.last().context("no core is allowed")?;
@@ -221,7 +249,8 @@ fn sizes(args: &Rfc2544Args) -> Result<Vec<usize>> {
 struct Bench<'a> {
     args: &'a Rfc2544Args,
     tester: Tester,
-    to: Spec,
+    /// The flow, but for its rate, size and length.
+    flow: Flow,
 }
 
 impl<'a> Bench<'a> {
@@ -235,7 +264,7 @@ impl<'a> Bench<'a> {
         let (device, receive) = match (&links, &args.device, &args.receive) {
             (Some([left, right]), ..) => (left.as_str(), right.as_str()),
             (None, Some(device), Some(receive)) => (device.as_str(), receive.as_str()),
-            _ => anyhow::bail!("--device needs --receive"),
+            _ => bail!("--device needs --receive"),
         };
         let to = match (&args.to, &args.table, args.ipv6) {
             (Some(to), ..) => to.clone(),
@@ -248,11 +277,10 @@ impl<'a> Bench<'a> {
             ([], [first, ..]) => vec![*first],
             (given, _) => given.to_vec(),
         };
-        let mut tester = Tester::open(&Setup {
-            device,
-            receive: Some(receive),
-            to_mac: args.to_mac.as_deref().unwrap_or(router::MAC),
-            from: args.from,
+        let to_mac = parse_mac(args.to_mac.as_deref().unwrap_or(router::MAC))?;
+        let (devices, receiving) = devices(device, Some(receive));
+        let tester = Tester::open(&Setup {
+            devices: &devices,
             largest: sizes.iter().copied().max().unwrap_or(1518),
             cores: &cores,
             seed: 1,
@@ -260,14 +288,16 @@ impl<'a> Bench<'a> {
         })?;
         let to: Spec = to.parse()?;
         // A link may need time to come up, and a neighbour has to be resolved.
-        let mut stream = stream(smallest(to.is_six()), &to, Rate::Packets(100.0), 0.5);
-        stream.wait_ms = 200;
+        let mut first = stream(smallest(to.is_six()), &to, Rate::Packets(100.0), 0.5);
+        first.wait_ms = 200;
+        let flow = Flow { from: 0, to: receiving, to_mac, source: args.from, stream: first };
+        let mut bench = Self { args, tester, flow };
         for _ in 0..20 {
-            if received(&tester.trial(&stream, &AtomicBool::new(false))?) > 0 {
-                return Ok(Self { args, tester, to });
+            if received(&bench.send(bench.flow.stream.clone())?) > 0 {
+                return Ok(bench);
             }
         }
-        anyhow::bail!("nothing that the tester sends comes back; see --to, --to-mac and the routes")
+        bail!("nothing that the tester sends comes back; see --to, --to-mac and the routes")
     }
 
     /// Runs all tests of one size.
@@ -277,10 +307,9 @@ impl<'a> Bench<'a> {
             (has(Test::Throughput), has(Test::Latency), has(Test::Loss), has(Test::BackToBack));
         let most = self.trial(size, Rate::Most, self.args.seconds)?;
         let mut found = Found { size, highest_pps: most.sent_pps, ..Found::default() };
-        let step = found.highest_pps * self.args.resolution / 100.0;
         for _ in 0..self.args.repeats {
             if throughput || latency {
-                self.throughput(size, step, &mut found)?;
+                self.throughput(size, &mut found)?;
                 progress.inc(1);
             }
             if bursts {
@@ -290,6 +319,8 @@ impl<'a> Bench<'a> {
             }
         }
         (found.ndr_pps, found.pdr_pps) = (middle(&found.ndr_all), middle(&found.pdr_all));
+        found.ndr_conditional_pps = middle(&found.ndr_conditional_all);
+        found.pdr_conditional_pps = middle(&found.pdr_conditional_all);
         found.back_to_back = middle(&found.back_to_back_all);
         if latency {
             found.latency = self.latency(size, &found)?;
@@ -304,21 +335,34 @@ impl<'a> Bench<'a> {
         Ok(found)
     }
 
-    fn throughput(&mut self, size: usize, step: f64, found: &mut Found) -> Result<()> {
-        let (seconds, pdr) = (self.args.seconds, self.args.pdr / 100.0);
-        let highest = found.highest_pps;
-        let mut search = |lowest: f64, limit: f64| {
-            search::highest_passing((lowest, highest), step, |rate| {
-                let trial = self.trial(size, Rate::Packets(rate), seconds)?;
-                Ok(lost_share(&trial) <= limit && trial.behind_s <= BEHIND * seconds)
-            })
-        };
-        let none = search(0.0, 0.0)?;
-        let few = search(none, pdr)?.max(none);
-        found.at_most_the_testers |= few >= highest - step;
-        found.ndr_all.push(none);
-        found.pdr_all.push(few);
+    fn throughput(&mut self, size: usize, found: &mut Found) -> Result<()> {
+        let none = self.goal(0.0);
+        let few = self.goal(self.args.pdr / 100.0);
+        let bounds = mlr::search(found.highest_pps, &[none, few], |rate, seconds| {
+            let trial = self.trial(size, Rate::Packets(rate), seconds)?;
+            // What the tester did not send in time was not forwarded either.
+            let behind = trial.behind_s / seconds;
+            Ok(lost_share(&trial).max(if behind > BEHIND { behind } else { 0.0 }))
+        })?;
+        let [none, few] = bounds[..] else { bail!("a search without a result") };
+        found.at_most_the_testers |= few.upper.is_none();
+        found.ndr_all.push(none.lower.unwrap_or(0.0));
+        found.ndr_conditional_all.push(none.conditional_throughput);
+        found.pdr_all.push(few.lower.unwrap_or(0.0));
+        found.pdr_conditional_all.push(few.conditional_throughput);
         Ok(())
+    }
+
+    fn goal(&self, loss_ratio: f64) -> Goal {
+        let seconds = self.args.seconds;
+        Goal {
+            loss_ratio,
+            final_trial: seconds,
+            initial_trial: seconds / 4.0,
+            duration_sum: self.args.sum.unwrap_or(3.0 * seconds),
+            exceed_ratio: self.args.exceed / 100.0,
+            width: self.args.resolution / 100.0,
+        }
     }
 
     fn latency(&mut self, size: usize, found: &Found) -> Result<Option<Latency>> {
@@ -338,14 +382,20 @@ impl<'a> Bench<'a> {
     fn burst(&mut self, size: usize, highest: f64) -> Result<f64> {
         let most = (2.0 * highest).floor();
         search::highest_passing((0.0, most), (most / 200.0).max(1.0), |count| {
-            let mut stream = stream(size, &self.to, Rate::Most, f64::INFINITY);
+            let mut stream = stream(size, &self.flow.stream.to, Rate::Most, f64::INFINITY);
             stream.count = count.ceil() as u64;
-            Ok(lost_share(&self.tester.trial(&stream, &AtomicBool::new(false))?) == 0.0)
+            Ok(lost_share(&self.send(stream)?) == 0.0)
         })
     }
 
     fn trial(&mut self, size: usize, rate: Rate, seconds: f64) -> Result<Outcome> {
-        self.tester.trial(&stream(size, &self.to, rate, seconds), &AtomicBool::new(false))
+        self.send(stream(size, &self.flow.stream.to, rate, seconds))
+    }
+
+    fn send(&mut self, stream: Stream) -> Result<Outcome> {
+        let flow = Flow { stream, ..self.flow.clone() };
+        let outcome = self.tester.trial(&[flow], &AtomicBool::new(false))?;
+        outcome.into_iter().next().context("no outcome")
     }
 }
 
@@ -389,9 +439,11 @@ fn report(found: &[Found], args: &Rfc2544Args) -> String {
     let mpps = |pps: Option<f64>| word(pps.map(|pps| pps / 1e6), 3);
     let mut lines = vec![
         format!(
-            "{}; trials of {} s, medians of {}, rates to {} % of the highest, PDR: {} % lost",
+            "{}; trials of {} s, {} s a rate, {} % of them may be bad; medians of {}, rates to {} %; PDR: {} % lost",
             if args.ipv6 { "IPv6 (RFC 5180)" } else { "IPv4 (RFC 2544)" },
             args.seconds,
+            args.sum.unwrap_or(3.0 * args.seconds),
+            args.exceed,
             args.repeats,
             args.resolution,
             args.pdr

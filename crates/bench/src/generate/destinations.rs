@@ -103,7 +103,6 @@ fn flows(text: &str) -> Result<Spec> {
 /// A source of destinations.
 pub struct Destinations {
     random: Random,
-    six: bool,
     kind: Kind,
 }
 
@@ -118,19 +117,15 @@ impl Destinations {
     /// Creates the source; lists are drawn now. The same seed gives the same destinations.
     pub fn new(spec: &Spec, seed: u64) -> Result<Self> {
         let mut random = Random::new(seed);
-        let (six, kind) = match spec {
-            Spec::One(address) => {
-                (address.is_ipv6(), Kind::List { list: vec![bits(*address)], next: 0 })
-            }
+        let kind = match spec {
+            Spec::One(address) => Kind::List { list: vec![bits(*address)], next: 0 },
             Spec::Random { bits: count, base } => {
                 let mask = (1u64.checked_shl(*count).unwrap_or(0)).wrapping_sub(1);
-                let base = bits(*base) & !u128::from(mask);
-                (spec.is_six(), Kind::Masked { base, mask })
+                Kind::Masked { base: bits(*base) & !u128::from(mask), mask }
             }
             Spec::Flows { count, prefix } => {
                 let first = bits(prefix.network());
-                let list = (0..*count as u128).map(|flow| first + flow).collect();
-                (spec.is_six(), Kind::List { list, next: 0 })
+                Kind::List { list: (0..*count as u128).map(|flow| first + flow).collect(), next: 0 }
             }
             Spec::Table { table, six, zipf } => {
                 let pattern = if *zipf { Pattern::Zipf } else { Pattern::InTable };
@@ -139,15 +134,10 @@ impl Destinations {
                 } else {
                     in_table::<Ipv4Addr>(table, pattern, &mut random)?
                 };
-                (*six, Kind::List { list, next: 0 })
+                Kind::List { list, next: 0 }
             }
         };
-        Ok(Self { random, six, kind })
-    }
-
-    /// Returns true if the addresses are IPv6.
-    pub fn is_six(&self) -> bool {
-        self.six
+        Ok(Self { random, kind })
     }
 
     /// Returns the next address; an IPv4 address is in the low 32 bits.

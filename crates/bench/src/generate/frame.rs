@@ -125,8 +125,19 @@ pub fn fill_udp6_checksum(frame: &mut [u8], udp_len: u16) {
     frame[60..62].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Returns the sequence number and time of a frame of this run; none for another frame.
-pub fn read_stamp(frame: &[u8], run: u16) -> Option<(u64, u64)> {
+/// The numbers in a generated frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// The run to which it belongs.
+    pub run: u16,
+    /// Its number in the run, from 0; 48 bits.
+    pub sequence: u64,
+    /// The time-stamp counter when it was created.
+    pub time: u64,
+}
+
+/// Returns the numbers of a generated frame; none for another frame.
+pub fn read_stamp(frame: &[u8]) -> Option<Stamp> {
     let ip = match frame.get(12..14)? {
         [0x08, 0x00] => usize::from(frame.get(ETHERNET)? & 0xf) * 4,
         [0x86, 0xdd] => 40,
@@ -134,12 +145,12 @@ pub fn read_stamp(frame: &[u8], run: u16) -> Option<(u64, u64)> {
     };
     let stamp = frame.get(ETHERNET + ip + UDP..)?.first_chunk::<STAMP>()?;
     let [m0, m1, r0, r1, s @ .., _, _, _, _, _, _, _, _] = stamp;
-    if u16::from_be_bytes([*m0, *m1]) != MARK || u16::from_be_bytes([*r0, *r1]) != run {
+    if u16::from_be_bytes([*m0, *m1]) != MARK {
         return None;
     }
     let sequence = s.iter().fold(0, |number, &byte| number << 8 | u64::from(byte));
     let time = stamp[10..].iter().fold(0, |number, &byte| number << 8 | u64::from(byte));
-    Some((sequence, time))
+    Some(Stamp { run: u16::from_be_bytes([*r0, *r1]), sequence, time })
 }
 
 #[cfg(test)]
@@ -158,9 +169,9 @@ mod tests {
         assert_eq!(wire::checksum::checksum(&frame[14..34]), 0);
         assert_eq!(frame[16..18], 46u16.to_be_bytes());
         assert_eq!(frame[30..34], [10, 0, 0, 1]);
-        assert_eq!(read_stamp(&frame, 77), Some((0x1234_5678_9abc, 42)));
-        assert_eq!(read_stamp(&frame, 78), None, "another run");
-        assert_eq!(read_stamp(&frame[..59], 77), None, "cut off");
+        let stamp = Stamp { run: 77, sequence: 0x1234_5678_9abc, time: 42 };
+        assert_eq!(read_stamp(&frame), Some(stamp));
+        assert_eq!(read_stamp(&frame[..59]), None, "cut off");
     }
 
     #[test]
@@ -179,7 +190,7 @@ mod tests {
         sum.add_u16(17);
         sum.add(&frame[54..]);
         assert_eq!(sum.finish(), 0);
-        assert_eq!(read_stamp(&frame, 5), Some((9, 11)));
+        assert_eq!(read_stamp(&frame), Some(Stamp { run: 5, sequence: 9, time: 11 }));
     }
 
     #[test]
@@ -198,7 +209,7 @@ mod tests {
                 };
                 assert_eq!((class >> 2, class & 3), (dscp, 0));
                 assert!(version == 6 || wire::checksum::checksum(&ip[..20]) == 0);
-                assert_eq!(read_stamp(&frame, 7), Some((2, 3)));
+                assert_eq!(read_stamp(&frame), Some(Stamp { run: 7, sequence: 2, time: 3 }));
             }
         }
     }
@@ -206,7 +217,7 @@ mod tests {
     #[test]
     fn other_frames_are_not_ours() {
         for frame in [&b""[..], &[0; 13], &[0; 60], &[0xff; 200]] {
-            assert_eq!(read_stamp(frame, 0), None);
+            assert_eq!(read_stamp(frame), None);
         }
     }
 }

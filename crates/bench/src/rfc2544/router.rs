@@ -5,7 +5,6 @@
 
 use std::fmt::Write;
 use std::fs::{self, File};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tempfile::TempDir;
 
 /// The MAC of the receiving port.
 pub const MAC: &str = "02:00:00:00:01:01";
@@ -23,26 +23,27 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A running router, which ends when this is dropped.
 pub struct Router {
     child: Child,
-    directory: PathBuf,
+    /// With a name that no other user can guess, and removed with everything in it.
+    directory: TempDir,
 }
 
 impl Router {
     /// Starts a router on this core; `table` is a file of additional routes, or `synthetic:N`.
     pub fn start(core: usize, table: Option<&str>, no_huge: bool) -> Result<Self> {
-        let name = format!("turnpike-rfc2544-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        fs::create_dir_all(&directory).context("no directory for the router")?;
-        let config = directory.join("router.lua");
-        let log = File::create(directory.join("log")).context("no log for the router")?;
-        fs::write(&config, configuration(&directory, core, table)?)?;
+        let directory = tempfile::Builder::new().prefix("turnpike-rfc2544-").tempdir();
+        let directory = directory.context("no directory for the router")?;
+        let place = directory.path();
+        let config = place.join("router.lua");
+        let log = File::create(place.join("log")).context("no log for the router")?;
+        fs::write(&config, configuration(place, core, table)?)?;
         let program = std::env::current_exe().context("where this program is")?;
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "TERM"]).arg(program).arg("run").arg(&config);
-        command.arg("--socket").arg(directory.join("router.sock"));
+        command.arg("--socket").arg(place.join("router.sock"));
         if no_huge {
             command.arg("--no-huge");
         }
-        command.current_dir(&directory).stdin(Stdio::null());
+        command.current_dir(place).stdin(Stdio::null());
         let child = command.stdout(log.try_clone()?).stderr(log).spawn();
         let child = child.context("setpriv cannot start the router")?;
         let mut router = Self { child, directory };
@@ -53,7 +54,7 @@ impl Router {
     fn wait_until_ready(&mut self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let log = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
+            let log = fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
             if log.contains("ready: ") {
                 return Ok(());
             }
@@ -67,7 +68,7 @@ impl Router {
     /// Returns the tester's ends of the links: the sending and the receiving device.
     pub fn devices(&self) -> [String; 2] {
         [0, 1].map(|link| {
-            let socket = self.directory.join(format!("link{link}.sock"));
+            let socket = self.directory.path().join(format!("link{link}.sock"));
             let mac = format!("02:00:00:00:0{}:02", link + 1);
             // The device's number is arbitrary, as the router is another process.
             format!(
@@ -87,7 +88,6 @@ impl Drop for Router {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The searches of RFC 2544: without devices and clocks, so that they can be tested on a simulated
+//! The searches of RFC 2544 by single trials, for bursts and loss: without devices and clocks, so that they can be tested on a simulated
 //! router.
 
 use anyhow::Result;
