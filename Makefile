@@ -10,7 +10,10 @@
 #   make soak          everything at once for three hours, and nothing lost or leaked (HOURS=12: longer)
 #   make bench         what forwarding and route lookups cost; writes bench/results/
 #   make bench EXP=attack    one experiment of bench/ by itself: apply, attack, bgp, reroute, restart, vrfs, waiting; filters, moonroute,
-#                      kamuee, pc_router, octeon, control_separation (these write docs/benchmarks.md, plots too)
+#                      kamuee, pc_router, octeon, control_separation, fastclick, latency (these write docs/benchmarks.md, plots too)
+#   make bench-peers   beside others on this machine, in one run: l3fwd and FastClick, built from their sources where
+#                      they can be had, and the kernel's forwarding
+#   make bench-all     every benchmark and experiment, for docs/benchmarks.md: hours, on a machine that does nothing else
 #   make bench-check   instructions per packet, compared with those in bench/instructions.json
 #   make bench-record  writes them there, to be committed with the change that explains them
 #   make miri          the route tables under miri, with a nightly compiler (takes long)
@@ -35,7 +38,7 @@ PYTEST ?=
 
 .DEFAULT_GOAL := build
 .PHONY: soak check-arm64 deb deb-test image image-test reproducible licences
-.PHONY: build demo test test-long test-vm unit scenarios bench bench-check bench-record lint fuzz miri clean help test-debian13 test-dpdk
+.PHONY: build demo test test-long test-vm unit scenarios bench bench-peers bench-all bench-check bench-record lint fuzz miri clean help test-debian13 test-dpdk
 
 build: deps
 	$(CARGO) build --release --locked
@@ -130,6 +133,22 @@ bench: build
 	python3 bench/iperf.py --json bench/results/iperf.json
 	python3 bench/host_interface.py --json bench/results/host_interface.json
 endif
+
+# One that cannot be built is named, and the others run.
+bench-peers: build
+	@mkdir -p bench/results
+	l3fwd=$$(scripts/build-l3fwd.sh) || echo "l3fwd cannot be built: left out"; \
+	  $(TARGET)/release/turnpike bench forward --rounds 21 --packets 1000000 --case 4r1e,4r4e,full4 \
+	    $$(for program in $$l3fwd; do echo --l3fwd "$$program"; done)
+	if scripts/build-l3fwd.sh >/dev/null; then rows=turnpike,l3fwd,af_xdp,linux; else rows=turnpike,af_xdp,linux; fi; \
+	  python3 bench/latency.py --no-docs --rows $$rows --json bench/results/latency.json
+	if scripts/build-fastclick.sh >/dev/null; then python3 bench/fastclick.py --no-docs --json bench/results/fastclick.json; \
+	  else echo "FastClick cannot be built: left out"; fi
+
+# Every experiment is a file in bench/ with a command line; common.py and instructions.py are not.
+EXPERIMENTS = $(filter-out common instructions,$(basename $(notdir $(wildcard bench/*.py))))
+bench-all: bench-peers
+	for name in $(EXPERIMENTS); do python3 bench/$$name.py --json bench/results/$$name.json || exit; done
 
 bench-check: build
 	python3 bench/instructions.py --check

@@ -76,6 +76,23 @@ def count(case, function):
     return int(collected[1]) / COUNTED
 
 
+def simulated(function, last_level, *argv):
+    """Misses per packet inside the function: of the caches of a simulated processor, with 32 KiB of first and so many
+    bytes of last level, and of its branch predictor."""
+    command = [
+        "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", f"--toggle-collect={function}",
+        "--cache-sim=yes", "--branch-sim=yes", "--D1=32768,8,64", f"--LL={last_level},16,64",
+        binary(), "bench", "forward", "--rounds", "1", "--packets", str(PACKETS), "--no-huge", *map(str, argv),
+    ]
+    run = subprocess.run(command, capture_output=True, text=True)
+    names, values = (re.search(rf"{word} *: (.*)", run.stderr) for word in ("Events", "Collected"))
+    if run.returncode != 0 or not names or not values:
+        raise RuntimeError(f"valgrind or the benchmark failed:\n{run.stdout}{run.stderr}")
+    counts = dict(zip(names[1].split(), (int(value) / COUNTED for value in values[1].split())))
+    of = lambda *events: sum(counts[event] for event in events)  # noqa: E731
+    return {"first": of("D1mr", "D1mw"), "last": of("DLmr", "DLmw"), "branches": of("Bcm", "Bim"), "taken": of("Bc", "Bi")}
+
+
 def measure(cases):
     """The counts of the cases, printed as they are measured."""
     io, results = {}, {}

@@ -7,6 +7,8 @@ cores      throughput by cores: should be linear
 subnets    cycles per packet above io by the number of /24 networks, 2^0 to 2^24
 rx-burst   cycles per packet by packets received at once
 tx-burst   the same by packets sent at once
+cache      cache misses per packet by the number of networks, of a simulated processor
+branches   mispredicted branches and cache misses by packets received at once, likewise
 steps      where the instructions go, step by step
 latency    delay at a gentle rate by the size of transmit bursts
 
@@ -40,6 +42,14 @@ SUBNETS = (
 )
 RX_BURST = "at least twice the rate above 16 packets than with 2, most with 128 (figure 6.7)."
 TX_BURST = "up to 28 % more, most between 32 and 128; nothing with receive bursts below 16 (figure 6.8)."
+CACHE = (
+    "with more networks first the misses of the second cache grow, then those of the third (L2 of 256 KiB, L3 of 8 MiB), "
+    "and the rate falls with the latter (figure 6.6)."
+)
+BRANCHES = (
+    "the share of mispredicted branches falls with the batch and is very low above 8 packets; misses of the third cache "
+    "stay the same (figure 6.9)."
+)
 STEPS = (
     "of the time in Lua's functions the lookup takes 24 %, applying the route 9 %, checksum offload 4 %, all other "
     "modules less each; in LuaJIT's code are 44 % of the whole (figure 6.10)."
@@ -147,6 +157,54 @@ def bursts(given, option, values, title, published):
     return common.Part(drawn, runs, said, published)
 
 
+# Bytes of the second and the third cache of the processor that the authors measured.
+SECOND, THIRD = 256 << 10, 8 << 20
+
+
+def above_io(last_level, *argv):
+    """Misses per packet above the bare loop, from callgrind, which always gives the same result."""
+    import instructions
+
+    io, router = (instructions.simulated(instructions.FUNCTIONS[one], last_level, *argv) for one in ("io", "router"))
+    return {event: router[event] - io[event] for event in io} | {"whole": router}
+
+
+def cache(given):
+    found = {}
+    for n in (0, 8, 12, 16, 18, 20):
+        # Each packet has another destination.
+        argv = ("--case", "full4", "--in-table", "--table", f"subnets:{1 << n}", "--destinations", 1 << 17)
+        found[n] = above_io(SECOND, *argv)["last"], above_io(THIRD, *argv)["last"]
+        print(f"2^{n}: {found[n]}")
+    series = {
+        f"{words}, {size >> 10} KiB": [(1 << n, pair[index]) for n, pair in found.items()]
+        for index, (words, size) in enumerate([("second cache", SECOND), ("third cache", THIRD)])
+    }
+    drawn = common.figure("Cache misses by number of /24 networks", "networks", "misses per packet above io", series, log_x=True)
+    said = "Misses per packet above io, of a second cache of 256 KiB and a third of 8 MiB, simulated: " + ", ".join(
+        f"2^{n}: {max(second, 0):.2f} and {max(third, 0):.2f}" for n, (second, third) in found.items()
+    ) + "."
+    return common.Part(drawn, found, said, CACHE)
+
+
+def branches(given):
+    found = {}
+    for count in (1, 2, 4, 8, 16, 32, 64):
+        found[count] = above_io(THIRD, "--case", "full4", "--table", "synthetic:100000", "--destinations", 1 << 17, "--rx-burst", count)
+        print(f"{count}: {found[count]}")
+    series = {
+        "mispredicted branches": [(count, one["branches"]) for count, one in found.items()],
+        "misses of the third cache": [(count, one["last"]) for count, one in found.items()],
+    }
+    drawn = common.figure("Mispredicted branches by receive burst", "packets received at once", "per packet above io", series, log_x=True)
+    said = "Mispredicted branches per packet above io, and their share of all branches, simulated: " + ", ".join(
+        f"{count}: {one['branches']:.2f} ({one['whole']['branches'] / one['whole']['taken']:.1%})" for count, one in found.items()
+    ) + "; misses of the third cache " + " to ".join(
+        f"{edge(one['last'] for one in found.values()):.2f}" for edge in (min, max)
+    ) + "."
+    return common.Part(drawn, found, said, BRANCHES)
+
+
 def steps(given):
     """Instructions of each step, from callgrind: one run, which always gives the same result."""
     import instructions
@@ -197,6 +255,8 @@ PARTS = {
     "subnets": subnets,
     "rx-burst": lambda given: bursts(given, "--rx-burst", [1, 2, 4, 8, 16, 32, 64], "Cost by receive burst", RX_BURST),
     "tx-burst": lambda given: bursts(given, "--tx-burst", [1, 4, 16, 32, 64, 128], "Cost by transmit burst", TX_BURST),
+    "cache": cache,
+    "branches": branches,
     "steps": steps,
     "latency": latency,
 }

@@ -2,9 +2,9 @@
 //! tested on a simulated router.
 //!
 //! A single trial says little about a rate: a queue that overflows for a moment, or a core that is taken away, makes a
-//! good rate look bad. So a rate is judged by all of its trials (RFC 9971, appendix B): those of full length are added
-//! up until they have lasted for the goal's duration sum, and a share of that time, the exceed ratio, may have lost
-//! too much. A judgement stands as soon as the missing trials cannot change it.
+//! good rate look bad. So a rate is judged by all of its trials (load classification of RFC 9971): those of full length
+//! are added up until they have lasted for the goal's duration sum, and a share of that time, the exceed ratio, may
+//! have lost too much. A judgement stands as soon as the missing trials cannot change it.
 //!
 //! ```text
 //!   trials at a load -> Verdict: Lower (meets the goal) | Upper (does not) | Undecided (another trial)
@@ -28,7 +28,7 @@ const TRIALS_MOST: usize = 2_000;
 /// The lowest load that is tried, as a share of the highest.
 const LOWEST: f64 = 1e-4;
 
-/// A search goal (RFC 9971, 4.6). Times are in seconds.
+/// A search goal (RFC 9971). Times are in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goal {
     /// Largest share of packets that a good trial may lose, 0 to below 1.
@@ -52,7 +52,7 @@ pub struct Bounds {
     pub lower: Option<f64>,
     /// The lowest load that does not; `None` if even the highest meets it.
     pub upper: Option<f64>,
-    /// The load forwarded at the lower bound in the worst trial that counts (RFC 9971, 4.7: conditional throughput).
+    /// The load forwarded at the lower bound in the worst trial that counts (conditional throughput of RFC 9971).
     pub conditional_throughput: f64,
 }
 
@@ -219,8 +219,8 @@ impl<M: FnMut(f64, f64) -> Result<f64>> Search<M> {
     }
 }
 
-/// Judges a load by its trials (RFC 9971, appendix B). Short trials count only as far as they have lost more than the
-/// exceed ratio allows.
+/// Judges a load by its trials (load classification of RFC 9971). Short trials count only as far as they have lost more
+/// than the exceed ratio allows.
 fn judge(trials: &[Trial], goal: &Goal) -> Verdict {
     let sum = |full: bool, good: bool| -> f64 {
         let counts = |trial: &&Trial| {

@@ -152,7 +152,7 @@ struct Found {
     /// The highest rate without loss: the median of the repetitions, and all of them.
     ndr_pps: Option<f64>,
     ndr_all: Vec<f64>,
-    /// Packets forwarded at that rate in the worst trial that counts (RFC 9971, 4.7): the median.
+    /// Packets forwarded at that rate in the worst trial that counts (conditional throughput of RFC 9971): the median.
     ndr_conditional_pps: Option<f64>,
     #[serde(skip)]
     ndr_conditional_all: Vec<f64>,
