@@ -28,6 +28,7 @@
 
 use std::any::Any;
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -173,15 +174,16 @@ pub(crate) struct Part {
     pub(crate) targets: Vec<Target>,
 }
 
-fn edges_of(targets: &[Target], steps: usize) -> Vec<Edge> {
-    let edge = |target: &Target| match *target {
-        Target::Step(next) => Edge { to: next, punt: None },
-        Target::Transmit => Edge { to: steps + TRANSMIT, punt: None },
-        Target::Replicate => Edge { to: steps + REPLICATE, punt: None },
-        Target::SlowPath(reason) => Edge { to: steps + SLOW_PATH, punt: Some(reason) },
-        Target::Drop(_) => Edge { to: steps + DROP, punt: None },
+fn edges_of(targets: &[Target], steps: usize, first_edge: usize) -> Box<[Edge]> {
+    let to = |target: &Target| match *target {
+        Target::Step(next) => (next, None),
+        Target::Transmit => (steps + TRANSMIT, None),
+        Target::Replicate => (steps + REPLICATE, None),
+        Target::SlowPath(reason) => (steps + SLOW_PATH, Some(reason)),
+        Target::Drop(_) => (steps + DROP, None),
     };
-    targets.iter().map(edge).collect()
+    let edges = targets.iter().map(to).zip(first_edge..);
+    edges.map(|((to, punt), counter)| Edge { to, counter, punt }).collect()
 }
 
 /// The ends follow the steps in the array of masks.
@@ -191,16 +193,81 @@ const DROP: usize = 2;
 const REPLICATE: usize = 3;
 const ENDS: usize = 4;
 
+#[derive(Clone, Copy)]
 struct Edge {
     /// Index into the masks: a step, or an end after the steps.
     to: usize,
+    /// Index into the counters.
+    counter: usize,
     punt: Option<PuntReason>,
 }
 
 struct Placed {
     step: Box<dyn Step>,
-    edges: Vec<Edge>,
-    first_edge: usize,
+    /// The first of the edges, which usually takes all packets: beside the step, without another access to memory.
+    first: Option<Edge>,
+    /// By output.
+    edges: Box<[Edge]>,
+}
+
+impl Placed {
+    /// Runs the step on these packets. Its outputs count only once it has returned.
+    #[inline(always)]
+    fn run(&mut self, input: Mask, batch: &mut Batch, tracks: &Tracks) {
+        let mut out = [Mask::EMPTY; MAX_OUTPUTS];
+        self.step.process(batch, input, &mut out);
+        self.lead(input, &out, tracks);
+    }
+
+    /// Leads the step's packets from its outputs to their targets. Bits of undeclared outputs are ignored.
+    #[inline(always)]
+    fn lead(&self, input: Mask, out: &Outputs, tracks: &Tracks) {
+        match &self.first {
+            // The other outputs get no packets.
+            Some(first) if out[0] == input => tracks.take(first, input),
+            _ => self.lead_each(out, tracks),
+        }
+    }
+
+    #[inline(always)]
+    fn lead_each(&self, out: &Outputs, tracks: &Tracks) {
+        for (edge, &packets) in self.edges.iter().zip(out) {
+            if !packets.is_empty() {
+                tracks.take(edge, packets);
+            }
+        }
+    }
+}
+
+/// The state of a batch's way through the graph. Of the running forwarder alone; cells, because steps run while it is
+/// read.
+struct Tracks {
+    /// One mask a step, then one an end.
+    masks: Box<[Cell<Mask>]>,
+    punt_reasons: [Cell<PuntReason>; BATCH_MAX],
+    counters: Arc<GraphCounters>,
+}
+
+impl Tracks {
+    /// Leads packets along an edge, and counts them.
+    #[inline(always)]
+    fn take(&self, edge: &Edge, packets: Mask) {
+        if let Some(waiting) = self.masks.get(edge.to) {
+            waiting.set(waiting.get() | packets);
+        }
+        self.counters.add(edge.counter, packets.count());
+        if let Some(reason) = edge.punt {
+            for slot in packets.slots() {
+                self.punt_reasons[slot].set(reason);
+            }
+        }
+    }
+
+    /// Returns the packets that wait for a step or an end, which wait no longer.
+    #[inline(always)]
+    fn leave(&self, place: usize) -> Mask {
+        self.masks.get(place).map_or(Mask::EMPTY, Cell::take)
+    }
 }
 
 /// Packets per edge, and the counters of steps; written by one forwarder, readable by any thread.
@@ -256,15 +323,12 @@ pub struct Ends {
 /// A graph ready to run, owned by one forwarder.
 pub struct Graph {
     steps: Vec<Placed>,
-    /// One mask a step, then one an end.
-    masks: Box<[Mask]>,
-    punt_reasons: [PuntReason; BATCH_MAX],
+    tracks: Tracks,
     /// The running step and its packets: the place of a panic.
     at: (usize, Mask),
     /// The places of the steps with deferred outputs.
     sources: Box<[usize]>,
     shape: Arc<Shape>,
-    counters: Arc<GraphCounters>,
     /// Parts that are exchanged with it, and act outside of its steps.
     pub companions: Companions,
     /// Observers of packets; nearly always none.
@@ -281,7 +345,8 @@ impl Graph {
             let names = step.outputs().iter().map(|output| output.name().to_owned());
             let outputs = names.zip(targets.iter().copied()).collect();
             shape.push(StepShape { name, kind, outputs, first_edge });
-            steps.push(Placed { step, edges: edges_of(&targets, count), first_edge });
+            let edges = edges_of(&targets, count, first_edge);
+            steps.push(Placed { step, first: edges.first().copied(), edges });
             first_edge += targets.len();
         }
         let shape = Arc::new(Shape { steps: shape, edges: first_edge });
@@ -289,12 +354,15 @@ impl Graph {
         let is_source = |placed: &Placed| placed.step.outputs().iter().any(is_deferred);
         let sources = (0..count).filter(|&place| steps.get(place).is_some_and(is_source));
         let sources = sources.collect();
+        let tracks = Tracks {
+            masks: vec![Cell::new(Mask::EMPTY); steps.len() + ENDS].into(),
+            punt_reasons: [const { Cell::new(PuntReason::Arp) }; BATCH_MAX],
+            counters: Arc::new(GraphCounters::new(shape.edges, &steps)),
+        };
         Self {
-            masks: vec![Mask::EMPTY; steps.len() + ENDS].into(),
-            punt_reasons: [PuntReason::Arp; BATCH_MAX],
+            tracks,
             at: (0, Mask::EMPTY),
             sources,
-            counters: Arc::new(GraphCounters::new(shape.edges, &steps)),
             steps,
             shape,
             companions: Companions::default(),
@@ -309,7 +377,7 @@ impl Graph {
 
     /// The counters of this forwarder's copy of the graph.
     pub fn counters(&self) -> &Arc<GraphCounters> {
-        &self.counters
+        &self.tracks.counters
     }
 
     /// Passes the state of each step of the replaced graph to the step with the same name and kind
@@ -345,11 +413,7 @@ impl Graph {
         self.at = (place, Mask::EMPTY);
         let mut out = [Mask::EMPTY; MAX_OUTPUTS];
         let origin = self.steps[place].step.emit(batch, most, &mut out);
-        for (index, &mask) in out.iter().enumerate() {
-            if !mask.is_empty() {
-                self.take_edge(place, index, mask);
-            }
-        }
+        self.steps[place].lead_each(&out, &self.tracks);
         let count = batch.packets().count() as usize;
         if count == 0 {
             return (origin, 0, Ends::default());
@@ -376,7 +440,7 @@ impl Graph {
 
     /// Runs all packets of the batch through the steps and returns the ends that they reached.
     pub fn run(&mut self, batch: &mut Batch) -> Ends {
-        self.masks[0] = batch.packets();
+        self.tracks.masks[0].set(batch.packets());
         self.run_from(0, batch)
     }
 
@@ -396,7 +460,7 @@ impl Graph {
             let (place, input) = self.at;
             for slot in input.slots() {
                 let one = Mask::when(true, slot);
-                if let Err(message) = guard(|| self.run_step(place, one, batch)) {
+                if let Err(message) = guard(|| self.steps[place].run(one, batch, &self.tracks)) {
                     guilty(batch, slot, message);
                 }
             }
@@ -412,28 +476,25 @@ impl Graph {
         if !self.watches.is_empty() {
             self.run_watched(first, batch);
         }
-        for place in first..self.steps.len() {
-            let input = std::mem::take(&mut self.masks[place]);
+        let Self { steps, tracks, at, .. } = self;
+        let steps = steps.as_mut_slice();
+        // As long as the steps: one comparison a step checks both.
+        let Some(waiting) = tracks.masks.get(..steps.len()) else { return Ends::default() };
+        for place in first..steps.len() {
+            let input = waiting[place].get();
             if !input.is_empty() {
-                self.at = (place, input);
-                self.run_step(place, input, batch);
+                waiting[place].set(Mask::EMPTY);
+                *at = (place, input);
+                steps[place].run(input, batch, tracks);
             }
         }
-        let ends = self.steps.len();
+        let ends = steps.len();
         Ends {
-            transmit: std::mem::take(&mut self.masks[ends + TRANSMIT]),
-            replicate: std::mem::take(&mut self.masks[ends + REPLICATE]),
-            slow_path: std::mem::take(&mut self.masks[ends + SLOW_PATH]),
-            drop: std::mem::take(&mut self.masks[ends + DROP]),
+            transmit: tracks.leave(ends + TRANSMIT),
+            replicate: tracks.leave(ends + REPLICATE),
+            slow_path: tracks.leave(ends + SLOW_PATH),
+            drop: tracks.leave(ends + DROP),
         }
-    }
-
-    /// Runs one step on these packets. Its outputs count only once it has returned.
-    #[inline(always)]
-    fn run_step(&mut self, place: usize, input: Mask, batch: &mut Batch) {
-        let mut out = [Mask::EMPTY; MAX_OUTPUTS];
-        self.steps[place].step.process(batch, input, &mut out);
-        self.take_edges(place, input, &out);
     }
 
     /// Runs all steps from this place on, and shows the watches the packets in front of and behind each.
@@ -443,7 +504,7 @@ impl Graph {
             self.watches.iter_mut().for_each(|watch| watch.begin(&self.shape, batch));
         }
         for place in first..self.steps.len() {
-            let input = std::mem::take(&mut self.masks[place]);
+            let input = self.tracks.leave(place);
             if input.is_empty() {
                 continue;
             }
@@ -457,43 +518,14 @@ impl Graph {
             for watch in &mut self.watches {
                 watch.passed((&self.shape, place), (input, &out[..declared]), batch);
             }
-            self.take_edges(place, input, &out);
-        }
-    }
-
-    /// Leads packets from the outputs of the step at this position to their targets.
-    #[inline(always)]
-    fn take_edges(&mut self, place: usize, input: Mask, out: &Outputs) {
-        if out[0] == input {
-            // The other outputs get no packets.
-            return self.take_edge(place, 0, input);
-        }
-        for (index, &mask) in out.iter().enumerate() {
-            if !mask.is_empty() {
-                self.take_edge(place, index, mask);
-            }
-        }
-    }
-
-    /// Leads packets from an output of the step at this position to its target, and counts them.
-    #[inline(always)]
-    fn take_edge(&mut self, place: usize, index: usize, packets: Mask) {
-        let placed = &self.steps[place];
-        // Bits of undeclared outputs are ignored.
-        let Some(edge) = placed.edges.get(index) else { return };
-        self.masks[edge.to] |= packets;
-        self.counters.add(placed.first_edge + index, packets.count());
-        if let Some(reason) = edge.punt {
-            for slot in packets.slots() {
-                self.punt_reasons[slot] = reason;
-            }
+            self.steps[place].lead(input, &out, &self.tracks);
         }
     }
 
     /// Returns the reason for which the packet in this slot was punted by the last [`Graph::run`];
     /// valid for packets of [`Ends::slow_path`].
     pub fn punt_reason(&self, slot: usize) -> PuntReason {
-        self.punt_reasons[slot & (BATCH_MAX - 1)]
+        self.tracks.punt_reasons[slot & (BATCH_MAX - 1)].get()
     }
 }
 
