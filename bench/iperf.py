@@ -13,6 +13,10 @@ kernel        the hosts as they are; the kernel forwards super-frames of up to 6
 kernel-frames the kernel again, the hosts' segmentation offloads off: one frame at a time, which is
               what a router sees on a real wire, and what Turnpike handles in the first row
 
+Of each stream also what RFC 6349 asks for: TCP efficiency (4.2), the share of sent segments that were not sent again,
+and the buffer delay (4.3), by how much the round-trip time grows under load. Its transfer time ratio (4.1) needs a
+link whose rate is known.
+
 Medians are the result; the minimum and the spread say what they are worth. Hosts, router and
 iperf3 share the machine's cores: these numbers compare, they are not a NIC's throughput.
 """
@@ -44,7 +48,7 @@ def one_frame_at_a_time(hosts):
 
 
 def measure(kind, seconds):
-    """One measurement: Mbit/s, retransmissions, and the round-trip time of an idle network."""
+    """One measurement: Mbit/s, retransmissions, and the round-trip times of the idle network and under load."""
     lab = Lab()
     try:
         hosts = Hosts(lab, start=kind == "turnpike")
@@ -52,7 +56,9 @@ def measure(kind, seconds):
             kernel_router(hosts)
         if kind == "kernel-frames":
             one_frame_at_a_time(hosts)
-        result = {"rtt_us": round_trip(hosts), **iperf3(hosts, seconds)}
+        idle = round_trip(hosts)
+        result = {"rtt_us": idle, **iperf3(hosts, seconds)}
+        result["buffer_delay"] = (result["loaded_rtt_us"] - idle) / idle
         if hosts.router:
             hosts.router.counters()
             hosts.router.stop()
@@ -75,10 +81,14 @@ def iperf3(hosts, seconds):
         if not wait_for(lambda: ":5201" in hosts.right.run("ss", "-Hltn").stdout):
             raise RuntimeError("iperf3 does not listen")
         said = hosts.left.run("iperf3", "-c", "10.0.2.2", "-t", seconds, "-J", timeout=seconds + 30)
-        end = json.loads(said.stdout)["end"]
+        said = json.loads(said.stdout)
+        end, again = said["end"], said["end"]["sum_sent"]["retransmits"]
+        segments = end["sum_sent"]["bytes"] / said["start"]["tcp_mss_default"]
         return {
             "mbit_per_s": end["sum_received"]["bits_per_second"] / 1e6,
-            "retransmits": end["sum_sent"]["retransmits"],
+            "retransmits": again,
+            "efficiency": segments / (segments + again),
+            "loaded_rtt_us": end["streams"][0]["sender"]["mean_rtt"],
         }
     finally:
         stop_process(server)
@@ -94,18 +104,21 @@ def summary(rounds):
         },
         "rtt_us_median": statistics.median(r["rtt_us"] for r in rounds),
         "retransmits_median": statistics.median(r["retransmits"] for r in rounds),
+        "efficiency_median": statistics.median(r["efficiency"] for r in rounds),
+        "buffer_delay_median": statistics.median(r["buffer_delay"] for r in rounds),
     }
 
 
 def table(results):
     """The summary as text."""
     base = results.get("kernel", next(iter(results.values())))["mbit_per_s"]["median"]
-    lines = [f"{'router':<14}{'median':>9}{'min':>9}{'max':>9}  Mbit/s {'of kernel':>10}{'RTT us':>9}{'retr.':>7}"]
+    lines = [f"{'router':<14}{'median':>9}{'min':>9}{'max':>9}  Mbit/s {'of kernel':>10}{'RTT us':>9}{'retr.':>7}{'efficiency':>12}{'buffer delay':>14}"]
     for kind, result in results.items():
         speed = result["mbit_per_s"]
         lines.append(
             f"{kind:<14}{speed['median']:>9.0f}{speed['min']:>9.0f}{speed['max']:>9.0f}         "
             f"{speed['median'] / base:>10.2f}{result['rtt_us_median']:>9.0f}{result['retransmits_median']:>7.0f}"
+            f"{result['efficiency_median']:>12.3%}{result['buffer_delay_median']:>14.0%}"
         )
     return "\n".join(lines)
 

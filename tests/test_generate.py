@@ -141,6 +141,21 @@ def test_the_example_of_a_mesh_finds_rates_in_both_directions(tester):
     assert wrong.returncode == 1 and "speed=9: write DEVICE=MAC=ADDRESS" in wrong.stderr, wrong
 
 
+def test_the_example_of_delays_measures_at_shares_of_the_rate(tester):
+    ends = [f"g-left={LEFT_MAC}=fd00:1::2", f"g-right={RIGHT_MAC}=fd00:2::2"]
+    example = Path(__file__).parent.parent / "examples/tester/delay.lua"
+    done = script(tester, example, *ends, "highest=1000", "seconds=0.2", "shares=10,100")
+    # A machine under load may lose packets at every rate: that is named.
+    if done.returncode != 0:
+        assert "lost at every rate" in done.stderr, done
+        return
+    delays = json.loads(done.stdout)["delays"]
+    assert [one["share"] for one in delays] == [10, 100]
+    for one in delays:
+        assert 0 < one["typical_us"] <= one["worst_case_us"] <= one["longest_us"]
+        assert one["variation_us"] < one["worst_case_us"]
+
+
 @pytest.mark.parametrize("options,message", [
     (("--to", "10.0.2"), "destination 10.0.2: write an address"),
     (("--to", "10.0.2.2", "--size", 63), "size 63: 64 to 9218 bytes"),
