@@ -161,6 +161,8 @@ pub struct Effective {
     pub drops: bool,
     pub effects: Effects,
     pub rules: Vec<Rule>,
+    /// The one of these that is named: the first that filters cannot follow, or simply the first.
+    pub named: usize,
 }
 
 impl Tables {
@@ -233,7 +235,7 @@ impl Tables {
             kind,
             place,
             packets,
-            format!("{chain} {}", bypassed(&one.rules)),
+            format!("{chain} {}", bypassed(&one.rules, one.named)),
             "remove them",
         )
     }
@@ -267,14 +269,20 @@ fn effective(table: &Table, chain: &str) -> Option<Effective> {
         drops,
         effects: Effects::default(),
         rules: Vec::new(),
+        named: 0,
     };
+    let mut named = None;
     for (of, number, text, effects) in table.reached(chain) {
         one.effects.add(&effects);
         if drops || effects.has_any() {
             let of = (of != chain).then_some(of);
+            if effects.has_state() {
+                named = named.or(Some(one.rules.len()));
+            }
             one.rules.push(Rule { chain: of, number, text: text.to_owned() });
         }
     }
+    one.named = named.unwrap_or(0);
     (drops || one.effects.has_any()).then_some(one)
 }
 
@@ -319,7 +327,7 @@ COMMIT
         assert_eq!(kinds, [Kind::Nat, Kind::Iptables]);
         assert_eq!(
             findings[1].to_string(),
-            "legacy iptables table filter chain FORWARD has a rule that accelerated packets would bypass: rule 2 of chain \
+            "legacy iptables table filter chain FORWARD has 1 rule that accelerated packets would bypass: rule 2 of chain \
              lan \"-A lan -p tcp -m tcp --dport 25 -j REJECT --reject-with icmp-port-unreachable\"; remove them, or say \
              --bypass iptables"
         );

@@ -88,9 +88,20 @@ impl Unseen {
     }
 }
 
+/// An interface to be accelerated that exists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Kind of virtual device: `veth`, `vlan`; empty: a NIC, or a kind that the kernel does not tell.
+    pub device: String,
+}
+
 /// The result of an inspection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Inspection {
+    /// The interfaces to be accelerated, without absent ones.
+    pub interfaces: Vec<Interface>,
     /// The findings, by kind.
     pub findings: Vec<Finding>,
     /// Parts that could not be examined.
@@ -218,7 +229,10 @@ impl Inspector {
         self.traffic_control(&links, &mut all);
         self.policies(&mut all);
         let translation = self.packet_filters(&links, &mut all);
-        Ok(self.finish(all, translation))
+        let interface =
+            |link: &Link| Interface { name: link.name.clone(), device: link.kind.clone() };
+        let interfaces = links.taken().map(interface).collect();
+        Ok(Inspection { interfaces, ..self.finish(all, translation) })
     }
 
     fn routing(&mut self, links: &Links, routes: Routes, all: &mut Collection) {
@@ -320,7 +334,7 @@ impl Inspector {
             all.unseen.into_iter().filter(|one| !bypass.contains(&one.kind)).collect();
         unseen.sort();
         unseen.dedup();
-        Inspection { findings, unseen, translation }
+        Inspection { interfaces: Vec::new(), findings, unseen, translation }
     }
 }
 

@@ -288,6 +288,8 @@ pub struct Effective<'t> {
     pub effects: Effects,
     /// The rules reached that have an effect; with policy drop all of them.
     pub rules: Vec<Rule>,
+    /// The one of these that is named: the first that filters cannot follow, or simply the first.
+    pub named: usize,
 }
 
 impl Tables {
@@ -306,7 +308,7 @@ impl Tables {
     fn effective_base<'t>(&'t self, base: &'t Base, texts: &Texts) -> Option<Effective<'t>> {
         let reached = self.reached(&base.name);
         let mut effects = Effects::default();
-        let mut rules = Vec::new();
+        let (mut rules, mut named) = (Vec::new(), None);
         for (name, number, rule) in reached {
             effects.add(&rule.effects);
             if !base.drops && !rule.effects.has_any() {
@@ -316,9 +318,13 @@ impl Tables {
             let text =
                 texts.get(&key).cloned().unwrap_or_else(|| rule.effects.expressions.join(" "));
             let chain = (name.chain != base.name.chain).then(|| name.chain.clone());
+            if rule.effects.has_state() {
+                named = named.or(Some(rules.len()));
+            }
             rules.push(Rule { chain, number, text });
         }
-        (base.drops || effects.has_any()).then_some(Effective { base, effects, rules })
+        let named = named.unwrap_or(0);
+        (base.drops || effects.has_any()).then_some(Effective { base, effects, rules, named })
     }
 
     /// Returns the rules that packets of a chain may meet, each with its chain and its number there.
@@ -378,25 +384,19 @@ impl Effective<'_> {
             return Finding::new(Kind::Nftables, place, packets, Action::Follow, message);
         }
         let is_nat = kind == "nat" || self.effects.translates;
-        let message = format!("{chain} {}", bypassed(&self.rules));
+        let message = format!("{chain} {}", bypassed(&self.rules, self.named));
         let (kind, way_out) =
             if is_nat { (Kind::Nat, "remove them") } else { (Kind::Nftables, "remove them") };
         Finding::refuse(kind, place, packets, message, way_out)
     }
 }
 
-/// Returns the words about rules that would be bypassed.
-pub fn bypassed(rules: &[Rule]) -> String {
-    match rules {
-        [] => "has a policy to drop that accelerated packets would bypass".to_owned(),
-        [rule] => format!("has a rule that accelerated packets would bypass: {rule}"),
-        [first, ..] => {
-            format!(
-                "has {} that accelerated packets would bypass, the first: {first}",
-                plural(rules.len(), "rule")
-            )
-        }
-    }
+/// Returns the words about rules that would be bypassed, one of which is named.
+pub fn bypassed(rules: &[Rule], named: usize) -> String {
+    let Some(rule) = rules.get(named) else {
+        return "has a policy to drop that accelerated packets would bypass".to_owned();
+    };
+    format!("has {} that accelerated packets would bypass: {rule}", plural(rules.len(), "rule"))
 }
 
 /// Returns the number and its noun.

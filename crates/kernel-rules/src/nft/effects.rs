@@ -67,6 +67,11 @@ impl Effects {
         self.drops || self.changes || self.translates || self.maps
     }
 
+    /// Returns true if filters cannot do the same, because it depends on a state or changes one.
+    pub fn has_state(&self) -> bool {
+        self.changes || self.translates || self.tracks || self.counts
+    }
+
     /// Adds those of another rule.
     pub fn add(&mut self, other: &Self) {
         self.drops |= other.drops;
