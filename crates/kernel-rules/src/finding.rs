@@ -336,7 +336,7 @@ pub enum Packets {
 }
 
 /// The treatment of the packets concerned.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
     /// No effect on accelerated packets, or none that can be seen in packets.

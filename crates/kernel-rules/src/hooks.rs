@@ -33,7 +33,7 @@ pub struct Hook {
 }
 
 impl Hook {
-    fn read(raw: &Raw<'_>, family: &'static str, hook: &'static str) -> Option<Self> {
+    pub fn read(raw: &Raw<'_>, family: &'static str, hook: &'static str) -> Option<Self> {
         let (_, attributes) = raw.split::<FIXED>().filter(|_| raw.kind == NFNL_MSG_HOOK_GET)?;
         Some(Self {
             family,

@@ -223,10 +223,8 @@ impl Tables {
             format!("legacy {} table {} chain {}{policy}", self.program(), one.table, one.chain);
         let packets = Packets::Family(self.family);
         if translated {
-            let message = format!(
-                "{chain}: its {} would be followed as filters",
-                plural(one.rules.len(), "rule")
-            );
+            let message =
+                format!("{chain}: its {} can be filters", plural(one.rules.len(), "rule"));
             return Finding::new(Kind::Iptables, place, packets, Action::Follow, message);
         }
         let kind =

@@ -27,6 +27,8 @@ mod netlink;
 mod nft;
 mod proc;
 mod programs;
+#[cfg(test)]
+mod recorded;
 mod routes;
 mod rules;
 mod settings;

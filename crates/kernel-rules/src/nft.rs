@@ -129,7 +129,7 @@ pub struct Base {
 
 impl Base {
     /// Reads `NFT_MSG_NEWCHAIN`; `None` for a chain that is attached to no hook.
-    fn read(raw: &Raw<'_>) -> Option<Self> {
+    pub fn read(raw: &Raw<'_>) -> Option<Self> {
         let (fixed, attributes) = raw.split::<FIXED>().filter(|_| raw.kind == NFT_MSG_NEWCHAIN)?;
         let family = TableFamily::of(fixed[0])?;
         let hook = attributes.get(NFTA_CHAIN_HOOK)?.nested();
@@ -204,7 +204,7 @@ pub struct KernelRule {
 }
 
 /// Reads `NFT_MSG_NEWRULE`.
-fn read_rule(raw: &Raw<'_>) -> Option<(ChainName, KernelRule)> {
+pub fn read_rule(raw: &Raw<'_>) -> Option<(ChainName, KernelRule)> {
     let (fixed, attributes) = raw.split::<FIXED>().filter(|_| raw.kind == NFT_MSG_NEWRULE)?;
     let name = ChainName {
         family: TableFamily::of(fixed[0])?,
@@ -380,7 +380,7 @@ impl Effective<'_> {
         let packets = self.base.packets(links);
         if translated {
             let rules = plural(self.rules.len(), "rule");
-            let message = format!("{chain}: its {rules} would be followed as filters");
+            let message = format!("{chain}: its {rules} can be filters");
             return Finding::new(Kind::Nftables, place, packets, Action::Follow, message);
         }
         let is_nat = kind == "nat" || self.effects.translates;

@@ -91,7 +91,7 @@ impl Nexthops {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     pub routes: BTreeSet<Route>,
-    nexthops: Nexthops,
+    pub nexthops: Nexthops,
 }
 
 /// Reads the routes that are not for all packets to their prefix, and those that encapsulate.
@@ -103,18 +103,16 @@ pub fn read(connection: &mut Connection) -> io::Result<Known> {
     let request = Request::new(RTM_GETNEXTHOP, &[0; NEXTHOP_FIXED]);
     let read = connection.dump(&request, |raw| nexthops.add(raw));
     // Kernels before 5.3 have no such objects.
-    let mut known = Known {
-        nexthops: read.map_or_else(|_| Nexthops::default(), |_| nexthops),
-        ..Known::default()
-    };
+    let nexthops = read.map_or_else(|_| Nexthops::default(), |_| nexthops);
+    let mut routes = BTreeSet::new();
     for family in Family::BOTH {
         let mut fixed = [0; FIXED];
         fixed[0] = family.number();
-        known.routes.extend(
-            connection.dump(&Request::new(RTM_GETROUTE, &fixed), |raw| of(raw, &known.nexthops))?,
+        routes.extend(
+            connection.dump(&Request::new(RTM_GETROUTE, &fixed), |raw| of(raw, &nexthops))?,
         );
     }
-    Ok(known)
+    Ok(Known { routes, nexthops })
 }
 
 /// Reads a route; `None` for one for all packets to its prefix.
@@ -185,6 +183,19 @@ fn encapsulation(attribute: Option<Attribute<'_>>) -> Option<&'static str> {
 }
 
 impl Known {
+    /// Reads dumps of nexthop objects and routes.
+    #[cfg(test)]
+    pub fn of<'m>(
+        objects: impl Iterator<Item = Raw<'m>>,
+        routes: impl Iterator<Item = Raw<'m>>,
+    ) -> Self {
+        let mut nexthops = Nexthops::default();
+        objects.for_each(|raw| {
+            nexthops.add(&raw);
+        });
+        Self { routes: routes.filter_map(|raw| of(&raw, &nexthops)).collect(), nexthops }
+    }
+
     /// Returns true if a notification may change the findings: about a route of these kinds, or one that may replace or
     /// remove a known one.
     pub fn is_changed_by(&self, raw: &Raw<'_>) -> bool {

@@ -331,7 +331,7 @@ fn missing_defaults(rules: &[RoutingRule], family: Family) -> Option<Finding> {
         let leads = |rule: &&RoutingRule| {
             rule.is_for_all() && matches!(rule.act, Act::Lookup(table) if table == wanted)
         };
-        of_family.iter().any(|rule| leads(rule))
+        of_family.iter().any(leads)
     };
     if of_family.is_empty() || (has(254) && has(255)) {
         return None;

@@ -304,6 +304,42 @@ enum Wake {
 mod tests {
     use super::*;
 
+    /// Runs commands in the thread's network namespace.
+    fn ip(lines: &str) {
+        let mut child = std::process::Command::new("ip");
+        let child = child.args(["-batch", "-"]).stdin(std::process::Stdio::piped());
+        let mut child = child.spawn().expect("iproute2 is installed");
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), lines.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success(), "{lines}");
+    }
+
+    #[test]
+    fn lost_notifications_are_a_change() {
+        let test = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
+                .expect("the test runs as root");
+            let (mut buffer, known) = (Vec::new(), Known::default());
+            let sockets = Sockets::open().unwrap();
+            ip(
+                "link set lo up\nlink add v0 type veth peer name v1\nlink set v0 up\nlink set v1 up\n",
+            );
+            while sockets.drain(&mut buffer, &known) != Change::default() {}
+            assert_eq!(sockets.drain(&mut buffer, &known), Change::default(), "nothing happens");
+            for socket in [&sockets.state, &sockets.routes] {
+                rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, 1).unwrap();
+            }
+            let add = |number: u32| {
+                format!(
+                    "route add 10.1.{number}.0/24 dev lo\nlink set v0 mtu {}\n",
+                    1400 + number % 2
+                )
+            };
+            ip(&(0..200).map(add).collect::<String>());
+            assert_eq!(sockets.drain(&mut buffer, &known), Change { any: true, routes: true });
+        };
+        thread::spawn(test).join().unwrap();
+    }
+
     const ANY: Change = Change { any: true, routes: false };
 
     #[test]

@@ -80,9 +80,9 @@ fn select(all: &str, wanted: &[&ChainName], tables: &Tables) -> Option<String> {
             "metainfo" | "table" => return true,
             "chain" => text("name"),
             "rule" => text("chain"),
-            _ => return wanted.iter().any(|name| in_table(name)),
+            _ => return wanted.iter().any(&in_table),
         };
-        wanted.iter().any(|name| in_table(name))
+        wanted.iter().any(&in_table)
             && !unwanted.iter().any(|name| in_table(name) && name.chain == chain)
     });
     serde_json::to_string(&all).ok()

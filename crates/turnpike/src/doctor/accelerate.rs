@@ -158,7 +158,7 @@ fn of_rule(rule: &kernel_rules::Finding) -> Finding {
     let (check, message) = (rule.kind.name(), &rule.message);
     match rule.action {
         Action::Note | Action::Stay => Finding::note(check, message),
-        Action::Follow => Finding::ok(check, format!("{message} (followed)")),
+        Action::Follow => Finding::ok(check, message).cost("Acceleration follows it."),
         Action::Bypass => {
             Finding::warning(check, message).cost("Accelerated packets bypass it, as requested.")
         }
