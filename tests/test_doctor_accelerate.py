@@ -174,6 +174,7 @@ def test_simple_forward_chains_become_filters(host, tmp_path):
     )
     told = host.doctor()
     assert told["verdict"] == "accelerated"
+    assert [action for action, _ in host.rules("nftables")] == ["follow"]
     (finding,) = [one for one in told["findings"] if one["check"] == "filters"]
     assert finding["found"] == "5 rules of forward chains would be followed as filters:"
     lua = told["filters"]["lua"]
@@ -183,6 +184,7 @@ def test_simple_forward_chains_become_filters(host, tmp_path):
     places = [(place["filter"], place["outward"]) for place in told["filters"]["places"]]
     assert places == [("forward-eth1", "eth1"), ("forward", None)]
     check(tmp_path, lua)
+    assert [action for action, _ in host.rules("nftables", "--bypass", "nftables")] == ["bypass"]
     # Connections of the machine's own are tracked, which nothing that is forwarded depends on.
     assert host.rules("conntrack")[0][0] == "note"
 
@@ -191,7 +193,7 @@ def test_simple_forward_chains_become_filters(host, tmp_path):
     ("rule", "named", "reason"),
     [
         ("ct state established accept", 2, "it depends on connections"),
-        ("limit rate 5/second burst 5 packets drop", 2, "it depends on numbers of packets"),
+        ("limit rate 5/second burst 7 packets drop", 2, "it depends on numbers of packets"),
         ("meta mark set 0x00000001", 2, "it changes packets or sets"),
         ("meta mark 0x00000001 drop", 1, '"meta mark" has no counterpart'),
     ],
@@ -247,6 +249,11 @@ def test_legacy_iptables(host):
     told = host.doctor()
     assert told["verdict"] == "accelerated"
     assert '{ from = "10.0.0.0/8", proto = "tcp", to_port = 25, action = "drop" },' in told["filters"]["lua"]
+    legacy(host, "-t nat -A POSTROUTING -o eth1 -j MASQUERADE")
+    assert [host.rules(kind)[0][0] for kind in ("iptables", "nat")] == ["refuse", "refuse"]
+    assert [host.rules(kind, "--bypass", "nat")[0][0] for kind in ("iptables", "nat")] == ["follow", "bypass"]
+    assert [host.rules(kind, "--bypass", "nat,iptables")[0][0] for kind in ("iptables", "nat")] == ["bypass", "bypass"]
+    legacy(host, "-t nat -F")
     legacy(host, "-A FORWARD -m conntrack --ctstate INVALID -j DROP")
     ((action, message),) = host.rules("iptables")
     assert action == "refuse" and message == (

@@ -156,3 +156,50 @@ pub fn findings(hooks: &[Hook]) -> Vec<Finding> {
     };
     unknown.map(finding).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::messages;
+
+    fn hook(function: &str, module: &str, is_described: bool) -> Hook {
+        let mut request = Request::new(NFNL_MSG_HOOK_GET, &[NFPROTO_IPV4, 0, 0, 0])
+            .attribute(NFNLA_HOOK_HOOKNUM, &2_u32.to_be_bytes())
+            .attribute(NFNLA_HOOK_FUNCTION_NAME, &[function.as_bytes(), &[0]].concat());
+        if !module.is_empty() {
+            request =
+                request.attribute(NFNLA_HOOK_MODULE_NAME, &[module.as_bytes(), &[0]].concat());
+        }
+        if is_described {
+            request = request.attribute(NFNLA_HOOK_CHAIN_INFO, &[]);
+        }
+        let bytes = request.bytes(0, 1);
+        let hook = messages(&bytes).find_map(|raw| Hook::read(&raw, "ip", "forward"));
+        hook.expect("a hook")
+    }
+
+    #[test]
+    fn functions_of_tables_are_known_and_others_are_refused() {
+        let known = [
+            hook("nft_do_chain_ipv4", "nf_tables", true),
+            hook("nft_do_chain_inet", "", true),
+            hook("ipv4_conntrack_in", "nf_conntrack", false),
+            hook("nf_nat_ipv4_out", "", false),
+            hook("ipt_do_table", "ip_tables", false),
+            hook("selinux_ip_forward", "", false),
+        ];
+        assert_eq!(findings(&known), []);
+        assert!(tracks(&known) && !tracks(&known[..2]));
+        let unknown = [hook("nf_hook_run_bpf", "", true), hook("count_it", "my_module", false)];
+        let texts: Vec<String> = findings(&unknown).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "netfilter calls nf_hook_run_bpf (a BPF program) at hook forward of ip for each forwarded packet; stop what \
+                 uses it, or say --bypass hooks",
+                "netfilter calls count_it of module my_module at hook forward of ip for each forwarded packet; stop what uses \
+                 it, or say --bypass hooks",
+            ]
+        );
+    }
+}

@@ -165,6 +165,18 @@ pub struct Effective {
     pub named: usize,
 }
 
+impl Effective {
+    /// Returns true for a chain of the kind that filters are made of.
+    pub fn is_filter(&self) -> bool {
+        self.table == "filter" && self.chain == "FORWARD"
+    }
+
+    /// Returns true for one that translates addresses.
+    pub fn is_nat(&self) -> bool {
+        self.table == "nat" || self.effects.translates
+    }
+}
+
 impl Tables {
     /// Returns true if any rule makes the kernel track connections.
     pub fn tracks(&self) -> bool {
@@ -182,7 +194,7 @@ impl Tables {
         chains.collect()
     }
 
-    /// Returns the findings; `translated` if filters do the same.
+    /// Returns the findings; `translated` if forward chains are filters.
     pub fn findings(&self, translated: bool) -> Vec<Finding> {
         match &self.rules {
             Ok(_) => self.effective().iter().map(|one| self.finding(one, translated)).collect(),
@@ -222,7 +234,7 @@ impl Tables {
         let chain =
             format!("legacy {} table {} chain {}{policy}", self.program(), one.table, one.chain);
         let packets = Packets::Family(self.family);
-        if translated {
+        if translated && one.is_filter() {
             let message =
                 format!("{chain}: its {} can be filters", plural(one.rules.len(), "rule"));
             return Finding::new(Kind::Iptables, place, packets, Action::Follow, message);

@@ -180,15 +180,33 @@ struct Inspector {
     netfilter: io::Result<Connection>,
     xfrm: io::Result<Connection>,
     routes: routes::Known,
-    /// Rules of nftables that have not changed since they were read, with the interfaces that they were read for.
-    nftables: Option<(nft::Tables, Nftables)>,
+    /// Those read before.
+    nftables: Nftables,
 }
 
-/// Rules of nftables with all that programs say of them.
+/// Rules of nftables with what the program says of them.
 #[derive(Clone, Debug, Default)]
 struct Nftables {
     tables: nft::Tables,
-    texts: nft::Texts,
+    listings: nft::texts::Listings,
+}
+
+/// Number of attempts at reading rules that change meanwhile.
+const ATTEMPTS: u32 = 4;
+
+/// Reads rules and listings of the same state.
+fn read_nftables(connection: &mut Connection, with_json: bool) -> io::Result<Nftables> {
+    for _ in 0..ATTEMPTS {
+        let tables = nft::read(connection)?;
+        if tables.rules.is_empty() && tables.bases.is_empty() {
+            return Ok(Nftables { tables, ..Nftables::default() });
+        }
+        let listings = nft::texts::read(with_json);
+        if nft::generation(connection)? == tables.generation {
+            return Ok(Nftables { tables, listings });
+        }
+    }
+    Err(io::Error::other("the rules change all the time"))
 }
 
 /// The parts that a finding is made of, and those that could not be read.
@@ -217,7 +235,7 @@ impl Inspector {
             netfilter: Connection::open(netlink::Family::Netfilter),
             xfrm: Connection::open(netlink::Family::Xfrm),
             routes: routes::Known::default(),
-            nftables: None,
+            nftables: Nftables::default(),
         })
     }
 
@@ -268,8 +286,7 @@ impl Inspector {
     }
 
     fn packet_filters(&mut self, links: &Links, all: &mut Collection) -> Translation {
-        let nftables = self.nftables(all);
-        let tables = &nftables.tables;
+        self.read_nftables(all);
         let legacy: Vec<iptables::Tables> = Family::BOTH
             .into_iter()
             .filter_map(|family| all.see(Kind::Iptables, iptables::read(family)))
@@ -279,14 +296,18 @@ impl Inspector {
             Err(_) => Vec::new(),
         };
         let proc = proc::read();
-        let effective = tables.effective(links, &nftables.texts);
+        let Nftables { tables, listings } = &self.nftables;
+        let effective = tables.effective(links, &listings.texts);
         let translation = match self.options.filters {
-            true => translate::rules(tables, &effective, &legacy, &self.options),
+            true => translate::rules((tables, &listings.json), &effective, &legacy, &self.options),
             false => Translation::default(),
         };
-        let translated = translation.as_ref().is_some_and(Result::is_ok);
-        all.findings
-            .extend(effective.iter().map(|one| one.finding(links, translated && one.is_filter())));
+        let is_translated = |kind| {
+            translation.as_ref().is_some_and(Result::is_ok) && !self.options.bypass.contains(&kind)
+        };
+        let translated = is_translated(Kind::Nftables);
+        all.findings.extend(effective.iter().map(|one| one.finding(links, translated)));
+        let translated = is_translated(Kind::Iptables);
         all.findings.extend(legacy.iter().flat_map(|tables| tables.findings(translated)));
         all.findings.extend(hooks::findings(&hooks));
         all.findings.extend(proc.findings(links));
@@ -300,27 +321,14 @@ impl Inspector {
         translation
     }
 
-    /// Returns the rules of nftables, with their texts; those read before if there was no change.
-    fn nftables(&mut self, all: &mut Collection) -> Nftables {
-        let Ok(connection) = &mut self.netfilter else { return Nftables::default() };
+    /// Reads the rules of nftables, with what the program says of them, if there was a change.
+    fn read_nftables(&mut self, all: &mut Collection) {
+        let Ok(connection) = &mut self.netfilter else { return };
         let generation = all.see(Kind::Nftables, nft::generation(connection));
-        if generation == 0 {
-            return Nftables::default();
+        if generation != self.nftables.tables.generation {
+            let read = read_nftables(connection, self.options.filters);
+            self.nftables = all.see(Kind::Nftables, read);
         }
-        if let Some((_, known)) =
-            self.nftables.as_ref().filter(|(tables, _)| tables.generation == generation)
-        {
-            return known.clone();
-        }
-        let tables = all.see(Kind::Nftables, nft::read(connection));
-        // Without the program, rules have the names of their expressions.
-        let texts = match tables.rules.is_empty() {
-            true => nft::Texts::new(),
-            false => nft::texts::read().unwrap_or_default(),
-        };
-        let read = Nftables { tables: tables.clone(), texts };
-        self.nftables = Some((tables, read.clone()));
-        read
     }
 
     fn finish(&self, all: Collection, translation: Translation) -> Inspection {

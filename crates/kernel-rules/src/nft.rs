@@ -359,7 +359,7 @@ impl Tables {
 }
 
 impl Effective<'_> {
-    /// Returns the finding; `translated` if filters do the same.
+    /// Returns the finding; `translated` if forward chains are filters.
     pub fn finding(&self, links: &Links, translated: bool) -> Finding {
         let Base { name, kind, hook, priority, drops, .. } = self.base;
         let place = Place::Chain {
@@ -378,7 +378,7 @@ impl Effective<'_> {
             name.chain
         );
         let packets = self.base.packets(links);
-        if translated {
+        if translated && self.is_filter() {
             let rules = plural(self.rules.len(), "rule");
             let message = format!("{chain}: its {rules} can be filters");
             return Finding::new(Kind::Nftables, place, packets, Action::Follow, message);

@@ -69,6 +69,11 @@ impl Qdisc {
     fn has_filters(&self) -> bool {
         self.parent == TC_H_CLSACT
     }
+
+    /// Returns the ends that its filters are at: true for ingress. `ingress` has one list, and shows it for both.
+    fn ends(&self) -> &'static [bool] {
+        if self.kind == "ingress" { &[true] } else { &[true, false] }
+    }
 }
 
 /// A filter at one end of an interface.
@@ -128,12 +133,11 @@ pub fn read(connection: &mut Connection, links: &Links) -> io::Result<Tc> {
     };
     let taken = |qdisc: &Qdisc| links.is_taken_index(qdisc.interface);
     let mut tc = Tc { qdiscs: qdiscs.into_iter().filter(taken).collect(), ..Tc::default() };
-    let with_filters: Vec<u32> =
-        tc.qdiscs.iter().filter(|qdisc| qdisc.has_filters()).map(|qdisc| qdisc.interface).collect();
-    for interface in with_filters {
-        for ingress in [true, false] {
-            tc.filters.extend(filters(connection, interface, ingress)?);
-        }
+    let with_filters = tc.qdiscs.iter().filter(|qdisc| qdisc.has_filters());
+    let ends =
+        with_filters.flat_map(|qdisc| qdisc.ends().iter().map(|&end| (qdisc.interface, end)));
+    for (interface, ingress) in ends.collect::<Vec<_>>() {
+        tc.filters.extend(filters(connection, interface, ingress)?);
     }
     tc.filters.sort();
     tc.filters.dedup();

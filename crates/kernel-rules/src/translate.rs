@@ -11,6 +11,7 @@ use crate::finding::{Finding, Kind};
 use crate::iptables;
 use crate::links::Links;
 use crate::nft::{self, Base, Effective, Effects};
+use crate::programs::Missing;
 use crate::{Inspection, Options};
 
 /// Filters in Lua that do what the kernel's forward chains do.
@@ -97,7 +98,7 @@ fn reason(effects: &Effects) -> Option<&'static str> {
 
 /// Translates the chains that are not bypassed.
 pub fn rules(
-    tables: &nft::Tables,
+    (tables, json): (&nft::Tables, &Result<String, Missing>),
     effective: &[Effective<'_>],
     legacy: &[iptables::Tables],
     options: &Options,
@@ -130,7 +131,7 @@ pub fn rules(
             let listing: String = legacy.iter().map(|tables| tables.listing()).collect();
             convert(Format::Iptables, "iptables", &listing, count)
         }
-        false => match nft::texts::listing(chains.iter().map(|one| one.base), tables) {
+        false => match nft::texts::listing(json, chains.iter().map(|one| one.base), tables) {
             Ok(listing) => convert(Format::Nftables, "nftables", &listing, count),
             Err(missing) => {
                 Err(vec![WhyNot { place: "nftables".into(), reason: missing.to_string() }])
@@ -144,12 +145,10 @@ fn of_legacy(tables: &iptables::Tables, options: &Options) -> Vec<WhyNot> {
         return vec![WhyNot { place: "iptables".into(), reason: missing.to_string() }];
     }
     let why_not = |one: iptables::Effective| {
-        let is_nat = one.table == "nat" || one.effects.translates;
-        if is_nat && options.bypass.contains(&Kind::Nat) {
+        if one.is_nat() && options.bypass.contains(&Kind::Nat) {
             return None;
         }
-        let is_filter = one.table == "filter" && one.chain == "FORWARD";
-        let reason = match is_filter {
+        let reason = match one.is_filter() {
             true => reason(&one.effects)?.to_owned(),
             false => "filters are for chain FORWARD of table filter".to_owned(),
         };

@@ -19,10 +19,10 @@ use crate::routes::Known;
 use crate::{Error, Inspection, Inspector, Options, Routes};
 
 /// Quiet time that ends a burst of notifications.
-const QUIET: Duration = Duration::from_millis(20);
+const QUIET: Duration = Duration::from_millis(10);
 
 /// Time after the first notification of a burst, at which an inspection begins even if more come.
-const LATEST: Duration = Duration::from_millis(50);
+const LATEST: Duration = Duration::from_millis(30);
 
 /// Time between inspections without a notification.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -352,14 +352,14 @@ mod tests {
         schedule.on_change(Change::default(), at(90));
         assert_eq!(schedule.due(), at(1000));
         schedule.on_change(ANY, at(100));
-        assert_eq!(schedule.due(), at(120));
-        schedule.on_change(ANY, at(110));
-        assert_eq!(schedule.due(), at(130));
+        assert_eq!(schedule.due(), at(110));
+        schedule.on_change(ANY, at(105));
+        assert_eq!(schedule.due(), at(115));
         // A stream delays it no longer than this.
-        (120..400).for_each(|now| schedule.on_change(ANY, at(now)));
-        assert_eq!(schedule.due(), at(150));
-        assert_eq!(schedule.begin(at(150)), Routes::Keep);
-        assert_eq!(schedule.due(), at(1150));
+        (110..400).for_each(|now| schedule.on_change(ANY, at(now)));
+        assert_eq!(schedule.due(), at(130));
+        assert_eq!(schedule.begin(at(130)), Routes::Keep);
+        assert_eq!(schedule.due(), at(1130));
     }
 
     #[test]

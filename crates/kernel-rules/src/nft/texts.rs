@@ -1,5 +1,7 @@
 //! Texts of rules, and the listing that filters are made of, by the program `nft`.
 
+use std::thread;
+
 use serde_json::Value;
 
 use super::{Base, ChainName, TableFamily, Tables, Texts};
@@ -8,9 +10,31 @@ use crate::programs::{self, Missing};
 /// The program.
 const PROGRAM: &str = "nft";
 
-/// Returns the texts of all rules.
-pub fn read() -> Result<Texts, Missing> {
-    Ok(parse(&programs::run(PROGRAM, &["-a", "-s", "list", "ruleset"])?))
+/// What the program says of all rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listings {
+    /// The texts of rules; none without the program.
+    pub texts: Texts,
+    /// The listing in JSON.
+    pub json: Result<String, Missing>,
+}
+
+impl Default for Listings {
+    fn default() -> Self {
+        Self { texts: Texts::new(), json: Err(Missing::Program(PROGRAM.to_owned())) }
+    }
+}
+
+/// Asks the program, for the listing in JSON if it is wanted; both at the same time, since each takes some ten
+/// milliseconds.
+pub fn read(with_json: bool) -> Listings {
+    let list = |form: &[&str]| programs::run(PROGRAM, &[form, &["-s", "list", "ruleset"]].concat());
+    thread::scope(|scope| {
+        let json = with_json.then(|| scope.spawn(|| list(&["-j"])));
+        let texts = list(&["-a"]).map(|listing| parse(&listing)).unwrap_or_default();
+        let json = json.and_then(|thread| thread.join().ok());
+        Listings { texts, json: json.unwrap_or_else(|| Err(Missing::Program(PROGRAM.to_owned()))) }
+    })
 }
 
 /// Reads the output of `nft -a list ruleset`.
@@ -55,12 +79,13 @@ fn handle(line: &str) -> Option<(&str, u64)> {
 /// Returns the listing in JSON of the tables that these chains are in, without chains of other hooks, so that filters
 /// can be made of it.
 pub fn listing<'b>(
+    json: &Result<String, Missing>,
     bases: impl Iterator<Item = &'b Base>,
     tables: &Tables,
 ) -> Result<String, Missing> {
-    let all = programs::run(PROGRAM, &["-j", "-s", "list", "ruleset"])?;
     let wanted: Vec<&ChainName> = bases.map(|base| &base.name).collect();
-    select(&all, &wanted, tables).ok_or_else(|| Missing::Unreadable(PROGRAM.into()))
+    let all = json.as_ref().map_err(Clone::clone)?;
+    select(all, &wanted, tables).ok_or_else(|| Missing::Unreadable(PROGRAM.into()))
 }
 
 /// Leaves out other tables, and chains attached to other hooks.
