@@ -75,7 +75,7 @@ def test_qdiscs_and_filters(machine, host):
     for harmless in ("fq", "fq_codel", "prio", "sfq"):
         host.run(f"tc qdisc replace dev eth0 root {harmless}")
         assert host.rules("tc") == [], harmless
-    for shaping in ("htb", "cake bandwidth 10mbit", "netem delay 1ms", "tbf rate 1mbit burst 32k latency 10ms"):
+    for shaping in ("htb", "fq maxrate 10mbit", "cake bandwidth 10mbit", "netem delay 1ms", "tbf rate 1mbit burst 32k latency 10ms"):
         host.run(f"tc qdisc replace dev eth0 root handle 1: {shaping}")
         text = f"qdisc {shaping.split()[0]} 1: of eth0 would not see accelerated packets, which leave behind it"
         assert host.rules("tc") == [("refuse", text)]

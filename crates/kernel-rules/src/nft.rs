@@ -24,6 +24,8 @@ pub use effects::{Effects, tracks as uses_connections};
 
 /// `NFNL_SUBSYS_NFTABLES`.
 const SUBSYSTEM: u16 = 10 << 8;
+const NFT_MSG_NEWTABLE: u16 = SUBSYSTEM;
+const NFT_MSG_GETTABLE: u16 = SUBSYSTEM | 1;
 const NFT_MSG_NEWCHAIN: u16 = SUBSYSTEM | 3;
 const NFT_MSG_GETCHAIN: u16 = SUBSYSTEM | 4;
 const NFT_MSG_NEWRULE: u16 = SUBSYSTEM | 6;
@@ -35,6 +37,8 @@ const NFT_MSG_GETGEN: u16 = SUBSYSTEM | 16;
 pub const FIXED: usize = 4;
 
 // `linux/netfilter/nf_tables.h`.
+const NFTA_TABLE_NAME: u16 = 1;
+const NFTA_TABLE_FLAGS: u16 = 2;
 const NFTA_CHAIN_TABLE: u16 = 1;
 const NFTA_CHAIN_NAME: u16 = 3;
 const NFTA_CHAIN_HOOK: u16 = 4;
@@ -50,6 +54,9 @@ const NFTA_RULE_CHAIN: u16 = 2;
 const NFTA_RULE_HANDLE: u16 = 3;
 const NFTA_RULE_EXPRESSIONS: u16 = 4;
 const NFTA_GEN_ID: u16 = 1;
+
+/// `NFT_TABLE_F_DORMANT`: the kernel calls none of its chains.
+const DORMANT: u32 = 1;
 
 /// `NF_DROP`.
 const DROP: u32 = 0;
@@ -196,6 +203,13 @@ fn devices(hook: Attributes<'_>) -> Vec<String> {
     all
 }
 
+/// Reads `NFT_MSG_NEWTABLE` of a table that is switched off.
+pub fn read_dormant(raw: &Raw<'_>) -> Option<(TableFamily, String)> {
+    let (fixed, attributes) = raw.split::<FIXED>().filter(|_| raw.kind == NFT_MSG_NEWTABLE)?;
+    let flags = attributes.get(NFTA_TABLE_FLAGS).and_then(Attribute::be32).unwrap_or(0);
+    (flags & DORMANT != 0).then_some((TableFamily::of(fixed[0])?, attributes.text(NFTA_TABLE_NAME)))
+}
+
 /// A rule, as netlink describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelRule {
@@ -262,6 +276,12 @@ pub fn read(connection: &mut Connection) -> io::Result<Tables> {
         }
         let mut tables = Tables { generation: generation_before, ..Tables::default() };
         tables.bases = connection.dump(&Request::new(NFT_MSG_GETCHAIN, &[0; FIXED]), Base::read)?;
+        let request = Request::new(NFT_MSG_GETTABLE, &[0; FIXED]);
+        let dormant = connection.dump(&request, read_dormant)?;
+        let is_dormant = |name: &ChainName| {
+            dormant.iter().any(|(family, table)| (*family, table) == (name.family, &name.table))
+        };
+        tables.bases.retain(|base| !is_dormant(&base.name));
         tables.bases.sort_by(|one, other| {
             (one.hook, one.priority, &one.name).cmp(&(other.hook, other.priority, &other.name))
         });

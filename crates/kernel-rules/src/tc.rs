@@ -23,6 +23,7 @@ const FIXED: usize = 20;
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
 const TCA_BPF_NAME: u16 = 7;
+const TCA_FQ_FLOW_MAX_RATE: u16 = 8;
 
 /// Parents of the filters at both ends of an interface.
 const INGRESS: u32 = 0xFFFF_FFF2;
@@ -55,6 +56,8 @@ pub struct Qdisc {
     pub handle: u32,
     pub parent: u32,
     pub kind: String,
+    /// `fq` limits the rate of each flow.
+    pub limits_flows: bool,
 }
 
 impl Qdisc {
@@ -63,7 +66,11 @@ impl Qdisc {
         let (fixed, attributes) = raw.split::<FIXED>().filter(|_| raw.kind == RTM_NEWQDISC)?;
         let (interface, handle, parent) =
             (u32_at(fixed, 4)?, u32_at(fixed, 8)?, u32_at(fixed, 12)?);
-        Some(Self { interface, handle, parent, kind: attributes.text(TCA_KIND) })
+        let kind = attributes.text(TCA_KIND);
+        let rate = attributes.nested(TCA_OPTIONS).get(TCA_FQ_FLOW_MAX_RATE);
+        let limits_flows = kind == "fq"
+            && rate.and_then(Attribute::u32).is_some_and(|rate| rate != u32::MAX && rate != 0);
+        Some(Self { interface, handle, parent, kind, limits_flows })
     }
 
     fn has_filters(&self) -> bool {
@@ -231,7 +238,7 @@ impl Tc {
 }
 
 fn is_queue_only(qdisc: &Qdisc) -> bool {
-    QUEUES_ONLY.contains(&qdisc.kind.as_str())
+    QUEUES_ONLY.contains(&qdisc.kind.as_str()) && !qdisc.limits_flows
 }
 
 fn of_qdisc(qdisc: &Qdisc, interface: String) -> Finding {

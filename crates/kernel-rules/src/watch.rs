@@ -314,6 +314,44 @@ mod tests {
     }
 
     #[test]
+    fn announced_changes_are_heard() {
+        let test = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
+                .expect("the test runs as root");
+            let (mut buffer, known) = (Vec::new(), Known::default());
+            let sockets = Sockets::open().unwrap();
+            ip(
+                "link set lo up\nlink add v0 type veth peer name v1\nlink set v0 up\nlink set v1 up\n",
+            );
+            while sockets.drain(&mut buffer, &known) != Change::default() {}
+            let changes = [
+                "ip link set v0 alias x",
+                "ip rule add lookup 7",
+                "ip -6 rule add lookup 7",
+                "ip xfrm policy add src 10.0.0.0/8 dst 10.1.0.0/16 dir fwd",
+                "tc qdisc add dev v0 root tbf rate 1mbit burst 32k latency 10ms",
+                "nft add table ip f",
+                "sysctl -qw net.ipv4.conf.v0.forwarding=1",
+                "sysctl -qw net.ipv6.conf.v0.forwarding=1",
+                "sysctl -qw net.ipv4.conf.v0.rp_filter=2",
+            ];
+            for change in changes {
+                let words: Vec<&str> = change.split(' ').collect();
+                let done = std::process::Command::new(words[0]).args(&words[1..]).status();
+                assert!(done.unwrap().success(), "{change}");
+                let heard = sockets.drain(&mut buffer, &known);
+                assert_eq!(heard, Change { any: true, routes: false }, "{change}");
+                while sockets.drain(&mut buffer, &known) != Change::default() {}
+            }
+            ip("route add 10.1.0.0/16 dev v0\n");
+            assert_eq!(sockets.drain(&mut buffer, &known), Change::default(), "an ordinary route");
+            ip("route add 10.2.0.0/16 dev v0 tos 8\n");
+            assert_eq!(sockets.drain(&mut buffer, &known), Change { any: false, routes: true });
+        };
+        thread::spawn(test).join().unwrap();
+    }
+
+    #[test]
     fn lost_notifications_are_a_change() {
         let test = || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)

@@ -101,7 +101,9 @@ impl Effects {
             "connlimit" => (self.tracks, self.counts) = (true, true),
             "limit" | "quota" => self.counts = true,
             "nat" | "masq" | "redir" => (self.tracks, self.translates) = (true, true),
-            "flow_offload" | "notrack" => (self.tracks, self.changes) = (true, true),
+            "flow_offload" => (self.tracks, self.changes) = (true, true),
+            // Accelerated packets are not tracked in any case.
+            "notrack" => {}
             "reject" | "queue" | "fwd" | "tproxy" | "synproxy" => self.drops = true,
             "objref" => self.object(data),
             "match" => self.tracks |= tracks(&data.text(NFTA_TARGET_NAME)),
@@ -134,14 +136,14 @@ impl Effects {
     /// Adds those of a target of iptables.
     pub fn target(&mut self, name: &str) {
         match name {
-            "LOG" | "NFLOG" | "TRACE" => {}
+            "LOG" | "NFLOG" | "TRACE" | "NOTRACK" => {}
             "SNAT" | "DNAT" | "MASQUERADE" | "REDIRECT" | "NETMAP" => {
                 (self.tracks, self.translates) = (true, true);
             }
             "REJECT" | "NFQUEUE" | "TPROXY" | "SYNPROXY" => self.drops = true,
             _ => {
                 self.changes = true;
-                self.tracks |= matches!(name, "CT" | "CONNMARK" | "CONNSECMARK" | "NOTRACK");
+                self.tracks |= matches!(name, "CT" | "CONNMARK" | "CONNSECMARK");
             }
         }
     }
