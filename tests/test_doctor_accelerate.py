@@ -6,6 +6,7 @@ What this kernel may lack (bonds, IPVLAN, VRF devices, other qdiscs, MPLS) has s
 import json
 import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +104,12 @@ def test_nothing_is_accelerated_where_nothing_is_forwarded(host):
     one = "received on {} and routed to an accelerated interface"
     assert told["taken"] == ["IPv4 " + one.format("eth0"), "IPv6 " + one.format("eth1")]
     assert told["worst"] in ("ok", "note")
+    host.inside.sysctl("net.ipv6.conf.all.forwarding", 0)
+    assert host.doctor()["taken"][1] == "IPv6: none"
+    if (Path("/proc/sys/net/ipv6/conf/lo") / "force_forwarding").exists():
+        host.inside.sysctl("net.ipv6.conf.eth1.force_forwarding", 1)
+        assert host.doctor()["taken"][1] == "IPv6 " + one.format("eth1")
+        host.inside.sysctl("net.ipv6.conf.eth1.force_forwarding", 0)
     host.inside.sysctl("net.ipv4.ip_forward", 0)
     host.inside.sysctl("net.ipv6.conf.all.forwarding", 0)
     told = host.doctor("--bypass", "nftables")
@@ -277,10 +284,11 @@ def test_routing_rules(host):
         "ip rule add iif lo lookup 100 pref 103",
         "ip rule add iif eth0 lookup 100 pref 104",
         "ip rule add lookup 100 pref 105",
+        "ip rule add not iif lo lookup 100 pref 106",
     ):
         host.run(rule)
     actions = [(message.split()[2], action) for action, message in host.rules("rules")]
-    expected = [("100", "refuse"), ("101", "stay"), ("103", "note"), ("104", "refuse"), ("105", "follow"), ("102", "refuse")]
+    expected = [("100", "refuse"), ("101", "stay"), ("103", "note"), ("104", "refuse"), ("105", "follow"), ("106", "refuse"), ("102", "refuse")]
     assert actions == expected
     host.run("ip rule del pref 32766")
     assert any("no rule that leads to table main" in message for _, message in host.rules("rules"))
@@ -290,9 +298,14 @@ def test_routes_for_a_part_of_the_packets(host):
     host.run("ip addr add 10.9.0.1/24 dev eth1")
     host.run("ip route add 10.5.0.0/16 dev eth1 tos 8")
     host.run("ip route add 10.6.0.0/16 encap ip id 1 dst 10.9.0.3 dev eth1")
+    # Routes by nexthop objects, where the kernel describes them by the object's number alone.
+    host.inside.sysctl("net.ipv4.nexthop_compat_mode", 0)
+    host.run("ip nexthop add id 7 encap ip id 3 dst 10.9.0.3 dev eth1")
+    host.run("ip nexthop add id 8 group 7")
+    host.run("ip route add 10.7.0.0/16 nhid 8")
     told = host.doctor()
     found = [(rule["kind"], rule["action"], rule["packets"]) for rule in told["rules"]]
-    assert found == [("routes", "stay", {"to": ["10.5.0.0/16"]}), ("encapsulation", "stay", {"to": ["10.6.0.0/16"]})]
+    assert found == [("routes", "stay", {"to": ["10.5.0.0/16"]}), ("encapsulation", "stay", {"to": ["10.6.0.0/16", "10.7.0.0/16"]})]
 
 
 def test_traffic_control(host):

@@ -227,6 +227,8 @@ fn qdiscs_that_shape_and_filters_are_refused() {
         filters: read(FILTERS, |raw| Filter::read(&raw, 4, false)),
         ..Tc::default()
     };
+    // The filter and its hash table, without the head of the list.
+    assert_eq!(tc.filters.len(), 2);
     let links = links(&["v0", "w0"]);
     let w0 = links.by_index.values().find(|link| link.name == "w0").unwrap().index;
     let filters = tc.filters.iter().map(|filter| Filter { interface: w0, ..filter.clone() });
