@@ -265,6 +265,11 @@ def test_legacy_iptables(host):
     assert [host.rules(kind)[0][0] for kind in ("iptables", "nat")] == ["refuse", "refuse"]
     assert [host.rules(kind, "--bypass", "nat")[0][0] for kind in ("iptables", "nat")] == ["follow", "bypass"]
     assert [host.rules(kind, "--bypass", "nat,iptables")[0][0] for kind in ("iptables", "nat")] == ["bypass", "bypass"]
+    # One is bypassed, and the other still translated.
+    host.nft("add table ip f", "add chain ip f forward { type filter hook forward priority 0; }", "add rule ip f forward meta mark 1 drop")
+    words = "--bypass", "nat,nftables"
+    assert [host.rules(kind, *words)[0][0] for kind in ("iptables", "nftables")] == ["follow", "bypass"]
+    host.nft("delete table ip f")
     legacy(host, "-t nat -F")
     legacy(host, "-A FORWARD -m conntrack --ctstate INVALID -j DROP")
     ((action, message),) = host.rules("iptables")

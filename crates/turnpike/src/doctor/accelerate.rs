@@ -286,12 +286,13 @@ mod tests {
     }
 
     fn report(findings: Vec<RuleFinding>, unseen: Vec<Unseen>) -> Report {
-        let tree = Tree::new();
-        tree.write("/proc/self/net/protocols", "XDP 1 2\n");
-        for name in ["eth0", "eth1"] {
-            tree.write(&format!("/sys/class/net/{name}/flags"), "0x1003");
-            tree.write(&format!("/sys/class/net/{name}/mtu"), "1500");
-        }
+        let tree = Tree::new(&[
+            ("proc/self/net/protocols", "XDP 1 2\n"),
+            ("sys/class/net/eth0/flags", "0x1003"),
+            ("sys/class/net/eth0/mtu", "1500"),
+            ("sys/class/net/eth1/flags", "0x1003"),
+            ("sys/class/net/eth1/mtu", "1500"),
+        ]);
         let names = ["eth0".to_owned(), "eth1".to_owned()];
         examine(&tree.machine(), &|_| Ok(None), &names, &inspection(findings, unseen))
     }
