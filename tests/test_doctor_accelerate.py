@@ -264,6 +264,7 @@ def test_legacy_iptables(host):
     legacy(host, "-t nat -A POSTROUTING -o eth1 -j MASQUERADE")
     assert [host.rules(kind)[0][0] for kind in ("iptables", "nat")] == ["refuse", "refuse"]
     assert [host.rules(kind, "--bypass", "nat")[0][0] for kind in ("iptables", "nat")] == ["follow", "bypass"]
+    assert host.doctor("--bypass", "nat")["filters"]["rules"] == 1
     assert [host.rules(kind, "--bypass", "nat,iptables")[0][0] for kind in ("iptables", "nat")] == ["bypass", "bypass"]
     # One is bypassed, and the other still translated.
     host.nft("add table ip f", "add chain ip f forward { type filter hook forward priority 0; }", "add rule ip f forward meta mark 1 drop")

@@ -120,12 +120,9 @@ pub fn rules(
     if !why_not.is_empty() {
         return Some(Err(why_not));
     }
-    let count = chains.iter().map(|one| one.rules.len()).sum::<usize>()
-        + legacy
-            .iter()
-            .flat_map(|tables| tables.effective())
-            .map(|one| one.rules.len())
-            .sum::<usize>();
+    let of_legacy = legacy.iter().flat_map(|tables| tables.effective());
+    let of_legacy = of_legacy.filter(iptables::Effective::is_filter).map(|one| one.rules.len());
+    let count = chains.iter().map(|one| one.rules.len()).chain(of_legacy).sum();
     Some(match chains.is_empty() {
         true => {
             let listing: String = legacy.iter().map(|tables| tables.listing()).collect();
