@@ -23,7 +23,7 @@ const FIXED: usize = 20;
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
 const TCA_BPF_NAME: u16 = 7;
-const TCA_FQ_FLOW_MAX_RATE: u16 = 8;
+const TCA_FQ_FLOW_MAX_RATE: u16 = 7;
 
 /// Parents of the filters at both ends of an interface.
 const INGRESS: u32 = 0xFFFF_FFF2;
