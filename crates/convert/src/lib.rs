@@ -43,6 +43,17 @@ pub struct Converted {
     pub lua: String,
     /// Rules and statements left out.
     pub left: Vec<Left>,
+    /// The filters for forwarded packets.
+    pub forward: Vec<Forward>,
+}
+
+/// A filter for forwarded packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// Its name.
+    pub filter: String,
+    /// The port for whose packets it is; `None`: all other ports.
+    pub outward: Option<String>,
 }
 
 /// A rule or statement left out.
@@ -98,6 +109,7 @@ pub fn convert(format: Format, name: &str, input: &str) -> Result<Converted, Unr
 
 fn print(rules: &Ruleset, name: &str) -> Converted {
     let (mut filters, mut left, mut attach) = (Vec::new(), Vec::new(), Vec::new());
+    let mut forward = Vec::new();
     left.extend(outside(rules));
     left.extend(unreached(rules));
     for (hook, name) in [(Hook::Forward, FORWARD), (Hook::Input, INPUT)] {
@@ -107,6 +119,9 @@ fn print(rules: &Ruleset, name: &str) -> Converted {
         match lists(rules, hook, name) {
             Ok(lists) => {
                 attach.extend(places(hook, &lists));
+                if hook == Hook::Forward {
+                    forward.extend(lists.iter().map(Forward::of));
+                }
                 filters.extend(lists);
             }
             Err(error) => left.push(Left::new(name, "all its rules", &error.to_string(), true)),
@@ -121,7 +136,14 @@ fn print(rules: &Ruleset, name: &str) -> Converted {
     left.extend(more);
     let head = head(name, &left, &attach);
     let lua = format!("{head}{comments}{body}");
-    Converted { lua, left }
+    Converted { lua, left, forward }
+}
+
+impl Forward {
+    fn of(filter: &lua::Filter<'_>) -> Self {
+        let outward = filter.name.strip_prefix(&format!("{FORWARD}-")).map(str::to_owned);
+        Self { filter: filter.name.clone(), outward }
+    }
 }
 
 /// Returns true if a base chain has rules, or a policy that drops.

@@ -13,11 +13,14 @@
 //!   xdp.rs         AF_XDP, zero copy
 //!   interrupts.rs  interrupts and receive steering (RPS) by core, irqbalance, ports without receive interrupts
 //!   system.rs      configuration, versions, processor, privileges
+//!
+//!   accelerate.rs  a report of its own, for interfaces that stay with the kernel
 //! ```
 //!
 //! The kernel's files are read by [`Machine`], so that tests can examine machines made of files. An
 //! absent file results in a note, "cannot tell", never in an error.
 
+pub mod accelerate;
 mod control_queues;
 mod cores;
 mod devices;
@@ -109,6 +112,15 @@ impl Severity {
             Self::Error => "error",
         }
     }
+
+    /// Returns the exit status of a process whose worst finding has it.
+    fn exit_status(self) -> u8 {
+        match self {
+            Self::Ok | Self::Note => 0,
+            Self::Warning => 1,
+            Self::Error => 2,
+        }
+    }
 }
 
 /// Result of a check.
@@ -184,11 +196,7 @@ pub struct Report {
 impl Report {
     /// Returns the process's exit status: 2 with an error, 1 with a warning, else 0.
     pub fn exit_status(&self) -> u8 {
-        match self.worst {
-            Severity::Ok | Severity::Note => 0,
-            Severity::Warning => 1,
-            Severity::Error => 2,
-        }
+        self.worst.exit_status()
     }
 }
 

@@ -4,23 +4,49 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
-use clap::Args;
+use clap::{Args, Subcommand};
 use control::config::{self, Config, Limits, Strictness};
 use control::netlink::netdev;
+use kernel_rules::Kind;
 use machine::bind::Binder;
 use machine::{Machine, cores};
 use router::{ConfigSource, Program};
 
 use super::check::LanguageArgs;
-use crate::doctor::{DpdkVersions, Patient, Wanted, examine, text};
+use crate::doctor::{DpdkVersions, Patient, Wanted, accelerate, examine, text};
 
 /// The configuration to examine the machine for, and the form of the report.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct DoctorArgs {
+    #[command(subcommand)]
+    subject: Option<Subject>,
     /// The configuration that is to run; a router with two ports unless given
     file: Option<PathBuf>,
     #[command(flatten)]
     language: LanguageArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Subjects of reports of their own.
+#[derive(Debug, Subcommand)]
+enum Subject {
+    /// Examine interfaces that the kernel forwards between: packets that acceleration would take, those that stay with
+    /// the kernel, and rules of the kernel for which it is refused
+    Accelerate(AccelerateArgs),
+}
+
+/// The interfaces to be accelerated.
+#[derive(Debug, Args)]
+struct AccelerateArgs {
+    /// Interfaces of this network namespace
+    #[arg(required = true)]
+    interfaces: Vec<String>,
+    /// Kinds of rules that accelerated packets may bypass: nftables, iptables, nat, tc, rules, xfrm, …
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    bypass: Vec<Kind>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -35,6 +61,9 @@ turnpike.port "two" { device = "net_null1" }
 
 /// Returns the report, and the exit status: 2 with an error, 1 with a warning, else 0.
 pub fn doctor(args: &DoctorArgs, program: &Program) -> Result<(String, ExitCode)> {
+    if let Some(Subject::Accelerate(args)) = &args.subject {
+        return of_acceleration(args);
+    }
     let wanted = wanted(args, program)?;
     let machine = Machine::here();
     let patient = Patient {
@@ -48,6 +77,18 @@ pub fn doctor(args: &DoctorArgs, program: &Program) -> Result<(String, ExitCode)
     let status = ExitCode::from(report.exit_status());
     let report = if args.json { serde_json::to_string_pretty(&report)? } else { text(&report) };
     Ok((report, status))
+}
+
+fn of_acceleration(args: &AccelerateArgs) -> Result<(String, ExitCode)> {
+    let options = accelerate::options(args.bypass.iter().copied().collect());
+    let inspection = kernel_rules::inspect(&args.interfaces, &options)?;
+    let report = accelerate::examine(&Machine::here(), &netdev::xdp, &args.interfaces, &inspection);
+    let status = ExitCode::from(report.exit_status());
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&report)?,
+        false => accelerate::text(&report),
+    };
+    Ok((text, status))
 }
 
 /// Returns the router's needs; a faulty file is reported like other problems.

@@ -3,28 +3,33 @@
 use super::{Finding, Report, Severity};
 use crate::wrap::wrap;
 
-const WIDTH: usize = 80;
+pub(super) const WIDTH: usize = 80;
 
 /// Columns before the text that follows a finding's severity.
-const INDENT: usize = 9;
+pub(super) const INDENT: usize = 9;
 
 /// Returns the findings, the most severe first, then the number of each severity.
 pub fn text(report: &Report) -> String {
     let mut lines: Vec<String> = report.findings.iter().flat_map(finding).collect();
-    let count = |severity: Severity| {
-        report.findings.iter().filter(|finding| finding.severity == severity).count()
-    };
-    lines.push(format!(
-        "\nerrors {}, warnings {}, notes {}, ok {}",
+    lines.push(format!("\n{}", counts(&report.findings)));
+    lines.join("\n")
+}
+
+/// Returns the number of findings of each severity.
+pub(super) fn counts(findings: &[Finding]) -> String {
+    let count =
+        |severity: Severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    format!(
+        "errors {}, warnings {}, notes {}, ok {}",
         count(Severity::Error),
         count(Severity::Warning),
         count(Severity::Note),
         count(Severity::Ok)
-    ));
-    lines.join("\n")
+    )
 }
 
-fn finding(finding: &Finding) -> Vec<String> {
+/// Returns the lines of a finding.
+pub(super) fn finding(finding: &Finding) -> Vec<String> {
     let Finding { check, severity, found, cost, mend } = finding;
     let mut lines = Vec::new();
     for (index, line) in wrap(&format!("{check}: {found}"), WIDTH - INDENT).into_iter().enumerate()

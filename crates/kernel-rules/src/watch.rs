@@ -1,0 +1,419 @@
+//! Findings anew after each change.
+//!
+//! A thread listens to the kernel's notifications: links, qdiscs, filters, routing rules, interface settings, nftables,
+//! IPsec policies, and routes of the special kinds. After a burst of them it inspects: when it has been quiet for
+//! [`QUIET`], and [`LATEST`] after the first at the latest. For what the kernel announces to nobody (legacy iptables,
+//! other settings, tcx, packet sockets) it inspects each second.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::{Errno, write};
+
+use crate::netlink::{Family, Raw, Socket};
+use crate::routes::Known;
+use crate::{Error, Inspection, Inspector, Options, Routes};
+
+/// Quiet time that ends a burst of notifications.
+const QUIET: Duration = Duration::from_millis(10);
+
+/// Time after the first notification of a burst, at which an inspection begins even if more come.
+const LATEST: Duration = Duration::from_millis(30);
+
+/// Time between inspections without a notification.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time until the next attempt after an inspection that failed.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// All routes are read again at the earliest after this multiple of the time that it took last.
+const ROUTES_PAUSE: u32 = 10;
+
+/// Name of the thread.
+const THREAD: &str = "kernel-rules";
+
+/// `RTMGRP_*` and `1 << (RTNLGRP_* - 1)`.
+mod group {
+    pub const LINK: u32 = 1;
+    pub const TC: u32 = 1 << 3;
+    pub const IPV4_RULE: u32 = 1 << 7;
+    pub const IPV6_RULE: u32 = 1 << 18;
+    pub const IPV4_NETCONF: u32 = 1 << 23;
+    pub const IPV6_NETCONF: u32 = 1 << 24;
+    pub const MPLS_NETCONF: u32 = 1 << 28;
+    pub const IPV4_ROUTE: u32 = 1 << 6;
+    pub const IPV6_ROUTE: u32 = 1 << 10;
+    pub const NEXTHOP: u32 = 1 << 31;
+    /// Of netfilter: `NFNLGRP_NFTABLES`.
+    pub const NFTABLES: u32 = 1 << 6;
+    /// Of IPsec: `XFRMNLGRP_POLICY`.
+    pub const POLICY: u32 = 1 << 3;
+}
+
+const STATE: u32 = group::LINK
+    | group::TC
+    | group::IPV4_RULE
+    | group::IPV6_RULE
+    | group::IPV4_NETCONF
+    | group::IPV6_NETCONF
+    | group::MPLS_NETCONF;
+const ROUTES: u32 = group::IPV4_ROUTE | group::IPV6_ROUTE | group::NEXTHOP;
+
+/// A thread that inspects after each change. Ends when this is dropped.
+#[derive(Debug)]
+pub struct Watch {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Starts to watch in the calling thread's network namespace. `on_change` is called on the watch's thread, first with
+    /// the present findings, and then whenever they have changed.
+    ///
+    /// # Errors
+    /// The kernel's interfaces cannot be read, or no thread can be started.
+    pub fn start(
+        interfaces: &[String],
+        options: &Options,
+        on_change: impl FnMut(Inspection) + Send + 'static,
+    ) -> Result<Self, Error> {
+        let sockets = Sockets::open().map_err(Error::Netlink)?;
+        let inspector = Inspector::new(interfaces, options)?;
+        let refused = |error: io::Error| Error::Thread { name: THREAD, error };
+        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| refused(error.into()))?;
+        let stop = Arc::new(stop);
+        let watcher = Watcher::new(sockets, inspector, Arc::clone(&stop));
+        let builder = thread::Builder::new().name(THREAD.to_owned());
+        let thread = builder.spawn(move || watcher.run(on_change)).map_err(refused)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // An event descriptor takes this write unless it is full, which ends the thread as well.
+        write(&self.stop, &1_u64.to_ne_bytes()).ok();
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+    }
+}
+
+/// The sockets of notifications; those for parts that the kernel lacks are absent.
+struct Sockets {
+    state: Socket,
+    routes: Socket,
+    netfilter: Option<Socket>,
+    xfrm: Option<Socket>,
+}
+
+impl Sockets {
+    fn open() -> io::Result<Self> {
+        Ok(Self {
+            state: Socket::open(Family::Route, STATE)?,
+            routes: Socket::open(Family::Route, ROUTES)?,
+            netfilter: Socket::open(Family::Netfilter, group::NFTABLES).ok(),
+            xfrm: Socket::open(Family::Xfrm, group::POLICY).ok(),
+        })
+    }
+
+    /// Reads all notifications, and returns their effect.
+    fn drain(&self, buffer: &mut Vec<u8>, known: &Known) -> Change {
+        let mut change = Change::default();
+        let mut special = false;
+        let sockets = [Some(&self.state), self.netfilter.as_ref(), self.xfrm.as_ref()];
+        for socket in sockets.into_iter().flatten() {
+            let each = |raw: &Raw<'_>| {
+                change.any = true;
+                special |= known.is_changed_by(raw);
+            };
+            // Of lost notifications nothing is known but that there were some.
+            if socket.drain(buffer, each).is_err() {
+                change.any = true;
+            }
+        }
+        let each = |raw: &Raw<'_>| special |= known.is_changed_by(raw);
+        let lost = self.routes.drain(buffer, each).is_err();
+        change.routes = special || lost;
+        change
+    }
+}
+
+/// Effect of notifications.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Change {
+    /// There were some.
+    any: bool,
+    /// Routes have to be read again.
+    routes: bool,
+}
+
+/// Times of the next inspection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Schedule {
+    /// The next one without a notification.
+    regular: Instant,
+    /// First and last notification of the burst that has not been followed by one yet.
+    burst: Option<(Instant, Instant)>,
+    /// True if routes have to be read again.
+    routes: bool,
+    /// The earliest time to read them.
+    routes_from: Instant,
+}
+
+impl Schedule {
+    fn new(now: Instant) -> Self {
+        Self { regular: now, burst: None, routes: true, routes_from: now }
+    }
+
+    fn on_change(&mut self, change: Change, now: Instant) {
+        self.routes |= change.routes;
+        if change.any || change.routes {
+            let first = self.burst.map_or(now, |(first, _)| first);
+            self.burst = Some((first, now));
+        }
+    }
+
+    /// Returns the time of the next inspection.
+    fn due(&self) -> Instant {
+        let of_burst = self.burst.map(|(first, last)| (last + QUIET).min(first + LATEST));
+        let of_routes = (self.routes && self.burst.is_none()).then_some(self.routes_from);
+        [Some(self.regular), of_burst, of_routes]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(self.regular)
+    }
+
+    /// Begins an inspection.
+    fn begin(&mut self, now: Instant) -> Routes {
+        self.burst = None;
+        self.regular = now + INTERVAL;
+        match self.routes && now >= self.routes_from {
+            true => {
+                self.routes = false;
+                Routes::Read
+            }
+            false => Routes::Keep,
+        }
+    }
+
+    /// Ends an inspection that began at `begun`.
+    fn end(&mut self, routes: Routes, begun: Instant, now: Instant) {
+        if routes == Routes::Read {
+            self.routes_from = now + (now - begun) * ROUTES_PAUSE;
+        }
+    }
+
+    /// Ends an inspection that failed.
+    fn failed(&mut self, routes: Routes, now: Instant) {
+        self.routes |= routes == Routes::Read;
+        (self.regular, self.routes_from) = (now + RETRY, now + RETRY);
+    }
+}
+
+struct Watcher {
+    sockets: Sockets,
+    inspector: Inspector,
+    stop: Arc<OwnedFd>,
+    schedule: Schedule,
+}
+
+impl Watcher {
+    fn new(sockets: Sockets, inspector: Inspector, stop: Arc<OwnedFd>) -> Self {
+        Self { sockets, inspector, stop, schedule: Schedule::new(Instant::now()) }
+    }
+
+    fn run(mut self, mut on_change: impl FnMut(Inspection)) {
+        let (mut known, mut buffer) = (None, Vec::new());
+        let mut complains = true;
+        while self.wait(&mut buffer) {
+            let begun = Instant::now();
+            let routes = self.schedule.begin(begun);
+            match self.inspector.inspect(routes) {
+                Ok(inspection) => {
+                    self.schedule.end(routes, begun, Instant::now());
+                    complains = true;
+                    if known.as_ref() != Some(&inspection) {
+                        known = Some(inspection.clone());
+                        on_change(inspection);
+                    }
+                }
+                Err(error) => {
+                    if complains {
+                        tracing::error!("kernel rules: {error}; trying again");
+                    }
+                    complains = false;
+                    self.schedule.failed(routes, Instant::now());
+                }
+            }
+        }
+    }
+
+    /// Waits until an inspection is due; returns false if the thread is to end.
+    fn wait(&mut self, buffer: &mut Vec<u8>) -> bool {
+        loop {
+            let change = self.sockets.drain(buffer, &self.inspector.routes);
+            self.schedule.on_change(change, Instant::now());
+            let left = self.schedule.due().saturating_duration_since(Instant::now());
+            match self.sleep(left) {
+                Wake::Stop => return false,
+                Wake::Due => return true,
+                Wake::Notification => {}
+            }
+        }
+    }
+
+    fn sleep(&self, left: Duration) -> Wake {
+        let Sockets { state, routes, netfilter, xfrm } = &self.sockets;
+        let sockets = [Some(state), Some(routes), netfilter.as_ref(), xfrm.as_ref()];
+        let sockets = sockets
+            .into_iter()
+            .flatten()
+            .map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN));
+        let stop = PollFd::new(&*self.stop, PollFlags::IN);
+        let mut all: Vec<PollFd<'_>> = [stop].into_iter().chain(sockets).collect();
+        let timeout =
+            Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut all, Some(&timeout)) {
+            Ok(_) if !all[0].revents().is_empty() => Wake::Stop,
+            // A stream of notifications must not delay what is due.
+            Ok(_) if left.is_zero() => Wake::Due,
+            Ok(0) => Wake::Due,
+            Ok(_) | Err(Errno::INTR) => Wake::Notification,
+            Err(_) => Wake::Stop,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wake {
+    /// The thread is to end.
+    Stop,
+    /// An inspection is due.
+    Due,
+    /// There are notifications, or it is too early.
+    Notification,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs commands in the thread's network namespace.
+    fn ip(lines: &str) {
+        let mut child = std::process::Command::new("ip");
+        let child = child.args(["-batch", "-"]).stdin(std::process::Stdio::piped());
+        let mut child = child.spawn().expect("iproute2 is installed");
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), lines.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success(), "{lines}");
+    }
+
+    #[test]
+    fn announced_changes_are_heard() {
+        let test = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
+                .expect("the test runs as root");
+            let (mut buffer, known) = (Vec::new(), Known::default());
+            let sockets = Sockets::open().unwrap();
+            ip(
+                "link set lo up\nlink add v0 type veth peer name v1\nlink set v0 up\nlink set v1 up\n",
+            );
+            while sockets.drain(&mut buffer, &known) != Change::default() {}
+            let changes = [
+                "ip link set v0 alias x",
+                "ip rule add lookup 7",
+                "ip -6 rule add lookup 7",
+                "ip xfrm policy add src 10.0.0.0/8 dst 10.1.0.0/16 dir fwd",
+                "tc qdisc add dev v0 root tbf rate 1mbit burst 32k latency 10ms",
+                "nft add table ip f",
+                "sysctl -qw net.ipv4.conf.v0.forwarding=1",
+                "sysctl -qw net.ipv6.conf.v0.forwarding=1",
+                "sysctl -qw net.ipv4.conf.v0.rp_filter=2",
+            ];
+            for change in changes {
+                let words: Vec<&str> = change.split(' ').collect();
+                let done = std::process::Command::new(words[0]).args(&words[1..]).status();
+                assert!(done.unwrap().success(), "{change}");
+                let heard = sockets.drain(&mut buffer, &known);
+                assert_eq!(heard, Change { any: true, routes: false }, "{change}");
+                while sockets.drain(&mut buffer, &known) != Change::default() {}
+            }
+            ip("route add 10.1.0.0/16 dev v0\n");
+            assert_eq!(sockets.drain(&mut buffer, &known), Change::default(), "an ordinary route");
+            ip("route add 10.2.0.0/16 dev v0 tos 8\n");
+            assert_eq!(sockets.drain(&mut buffer, &known), Change { any: false, routes: true });
+        };
+        thread::spawn(test).join().unwrap();
+    }
+
+    #[test]
+    fn lost_notifications_are_a_change() {
+        let test = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
+                .expect("the test runs as root");
+            let (mut buffer, known) = (Vec::new(), Known::default());
+            let sockets = Sockets::open().unwrap();
+            ip(
+                "link set lo up\nlink add v0 type veth peer name v1\nlink set v0 up\nlink set v1 up\n",
+            );
+            while sockets.drain(&mut buffer, &known) != Change::default() {}
+            assert_eq!(sockets.drain(&mut buffer, &known), Change::default(), "nothing happens");
+            for socket in [&sockets.state, &sockets.routes] {
+                rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, 1).unwrap();
+            }
+            let add = |number: u32| {
+                format!(
+                    "route add 10.1.{number}.0/24 dev lo\nlink set v0 mtu {}\n",
+                    1400 + number % 2
+                )
+            };
+            ip(&(0..200).map(add).collect::<String>());
+            assert_eq!(sockets.drain(&mut buffer, &known), Change { any: true, routes: true });
+        };
+        thread::spawn(test).join().unwrap();
+    }
+
+    const ANY: Change = Change { any: true, routes: false };
+
+    #[test]
+    fn a_burst_is_followed_by_one_inspection_soon() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(start);
+        assert_eq!((schedule.due(), schedule.begin(start)), (start, Routes::Read));
+        schedule.end(Routes::Read, start, start);
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        schedule.on_change(Change::default(), at(90));
+        assert_eq!(schedule.due(), at(1000));
+        schedule.on_change(ANY, at(100));
+        assert_eq!(schedule.due(), at(110));
+        schedule.on_change(ANY, at(105));
+        assert_eq!(schedule.due(), at(115));
+        // A stream delays it no longer than this.
+        (110..400).for_each(|now| schedule.on_change(ANY, at(now)));
+        assert_eq!(schedule.due(), at(130));
+        assert_eq!(schedule.begin(at(130)), Routes::Keep);
+        assert_eq!(schedule.due(), at(1130));
+    }
+
+    #[test]
+    fn routes_are_read_again_when_that_takes_a_small_part_of_the_time() {
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        let mut schedule = Schedule::new(start);
+        let routes = schedule.begin(start);
+        schedule.end(routes, start, at(500));
+        schedule.on_change(Change { any: false, routes: true }, at(600));
+        assert_eq!(schedule.begin(at(620)), Routes::Keep);
+        assert_eq!(schedule.due(), at(1620));
+        assert_eq!(schedule.begin(at(5400)), Routes::Keep);
+        assert_eq!(schedule.due(), at(5500));
+        assert_eq!(schedule.begin(at(5500)), Routes::Read);
+        schedule.failed(Routes::Read, at(5600));
+        assert_eq!(schedule.due(), at(5800), "a failed one is tried again");
+    }
+}
