@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod archive;
+mod boundaries;
 mod buffers;
 mod carriers;
 mod control_rules;
