@@ -29,6 +29,7 @@ pub mod hold;
 mod host;
 mod http;
 mod last_resort;
+mod lease;
 pub mod log;
 mod manager;
 mod metrics;

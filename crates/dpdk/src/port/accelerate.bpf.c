@@ -2,8 +2,9 @@
  *
  * The first looks at each received frame. A packet that is only to be forwarded, by a route between accelerated
  * interfaces, goes to the AF_XDP socket of its queue; everything else goes to the kernel, as if there were no program.
- * Doubts are decided in favour of the kernel, which forwards as well. Without a socket, because the process has ended,
- * bpf_redirect_map passes the packet to the kernel too.
+ * Doubts are decided in favour of the kernel, which forwards as well. Without a socket bpf_redirect_map passes the packet
+ * to the kernel too. The kernel takes some time to close the sockets of a process that is killed, on a busy machine a
+ * second or two; so the process has a lease that it renews all the time, and without it nothing is taken.
  *
  * The second gives the kernel a frame that the process has received and does not forward, see `Returner`.
  *
@@ -27,8 +28,9 @@ enum {
 	BPF_MAP_TYPE_LPM_TRIE = 11,
 	BPF_MAP_TYPE_XSKMAP = 17,
 };
-enum { BPF_F_NO_PREALLOC = 1 };
+enum { BPF_F_NO_PREALLOC = 1, BPF_F_MMAPABLE = 1 << 10 };
 static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static u64 (*const bpf_ktime_get_coarse_ns)(void) = (void *)160;
 static long (*const bpf_redirect_map)(void *map, u64 key, u64 flags) = (void *)51;
 
 #define SECTION(name) __attribute__((section(name), used))
@@ -49,6 +51,7 @@ enum outcome {
 	REDIRECTED,
 	NO_SOCKET, /* no socket on the queue */
 	OFF, /* forwarding is off, or not ready yet */
+	STALLED, /* the process did not renew its lease in time */
 	OTHER_MAC, /* broadcasts, multicasts, other stations */
 	OTHER_TYPE, /* ARP, tagged frames, … */
 	MALFORMED,
@@ -126,6 +129,15 @@ struct {
 	u32 *key;
 	u32 *value;
 } xsks_map SECTION(".maps");
+
+/* The end of the lease in nanoseconds of CLOCK_MONOTONIC. Shared by all interfaces, and mapped by the process. */
+struct {
+	int (*type)[BPF_MAP_TYPE_ARRAY];
+	int (*max_entries)[1];
+	int (*map_flags)[BPF_F_MMAPABLE];
+	u32 *key;
+	u64 *value;
+} lease SECTION(".maps");
 
 /* Counts an outcome of this CPU, whose packets are looked at one after the other. */
 INLINE int count(enum outcome outcome, int action)
@@ -226,6 +238,13 @@ INLINE int is_returned(const struct settings *now)
 	return 1;
 }
 
+INLINE int is_stalled(void)
+{
+	u32 zero = 0;
+	const u64 *end = bpf_map_lookup_elem(&lease, &zero);
+	return !end || bpf_ktime_get_coarse_ns() > *end;
+}
+
 INLINE enum outcome look(const struct settings *now, const u8 *frame, const u8 *end)
 {
 	const u8 *header = frame + ETHERNET;
@@ -254,6 +273,8 @@ SECTION("xdp") int xsk_def_prog(struct xdp_md *context)
 	if (is_returned(now))
 		return XDP_PASS;
 	enum outcome outcome = look(now, frame, end);
+	if (outcome == REDIRECTED && is_stalled())
+		outcome = STALLED;
 	if (outcome != REDIRECTED)
 		return count(outcome, XDP_PASS);
 	int action = bpf_redirect_map(&xsks_map, context->rx_queue_index, XDP_PASS);

@@ -9,8 +9,8 @@
 //!
 //! The programs are `accelerate.bpf.c`. The first is attached by a BPF link, which the kernel removes with the process,
 //! before DPDK's driver makes its sockets; the driver's library finds it and attaches none of its own. Sockets leave the
-//! program's map when they are closed. So a process that is killed leaves nothing behind, and the kernel forwards the
-//! next packet.
+//! program's map when they are closed. So a process that is killed leaves nothing behind. That takes the kernel some time,
+//! on a busy machine a second or two; without a [`Lease`] that the process renews nothing is taken meanwhile.
 //!
 //! A frame that the process has received and does not forward is *returned*: the kernel runs the second program over it
 //! in live mode (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18), whose verdict lets it enter the stack as received by the
@@ -20,9 +20,11 @@ use std::ffi::{CStr, c_void};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
-use super::bpf::{self, Map};
+use super::bpf::{self, Map, Mapped};
 use super::libbpf::{Libbpf, errno};
 use crate::Errno;
 
@@ -41,6 +43,8 @@ pub enum Outcome {
     NoSocket,
     /// To the kernel, since forwarding is off or the port is not ready.
     Off,
+    /// To the kernel, since the process has not renewed its lease in time: it is ended or stopped, or has no processor.
+    Stalled,
     /// To the kernel: a frame for another MAC, a group or all.
     OtherMac,
     /// To the kernel: neither IPv4 nor IPv6, or tagged.
@@ -65,10 +69,11 @@ pub enum Outcome {
 
 impl Outcome {
     /// All, in the program's order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Redirected,
         Self::NoSocket,
         Self::Off,
+        Self::Stalled,
         Self::OtherMac,
         Self::OtherType,
         Self::Malformed,
@@ -87,6 +92,7 @@ impl Outcome {
             Self::Redirected => "accelerated",
             Self::NoSocket => "no-socket",
             Self::Off => "off",
+            Self::Stalled => "stalled",
             Self::OtherMac => "other-mac",
             Self::OtherType => "other-type",
             Self::Malformed => "malformed",
@@ -151,6 +157,33 @@ struct Key6 {
 pub struct Prefixes {
     four: Map<Key4, u8>,
     six: Map<Key6, u8>,
+    lease: Lease,
+}
+
+/// The time until which the programs of all accelerated interfaces take packets, which the process renews.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    map: Arc<Map<u32, u64>>,
+    end: Arc<Mapped>,
+}
+
+impl Lease {
+    fn new() -> Result<Self, Errno> {
+        let map = Map::mapped_number()?;
+        let end = Arc::new(map.map_number()?);
+        Ok(Self { map: Arc::new(map), end })
+    }
+
+    /// Extends it to so long from now.
+    pub fn renew(&self, time: Duration) {
+        let end = monotonic().saturating_add(time).as_nanos() as u64;
+        self.end.number().store(end, Ordering::Relaxed);
+    }
+
+    /// Ends it now.
+    pub fn end(&self) {
+        self.end.number().store(0, Ordering::Relaxed);
+    }
 }
 
 static PREFIXES: Mutex<Weak<Prefixes>> = Mutex::new(Weak::new());
@@ -167,9 +200,14 @@ impl Prefixes {
         }
         let (four, six) =
             (Map::longest_prefix(PREFIXES_MOST)?, Map::longest_prefix(PREFIXES_MOST)?);
-        let prefixes = Arc::new(Self { four, six });
+        let prefixes = Arc::new(Self { four, six, lease: Lease::new()? });
         *known = Arc::downgrade(&prefixes);
         Ok(prefixes)
+    }
+
+    /// Returns the lease of the process.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
     }
 
     /// Sets the answer for a prefix: true if packets to it are forwarded.
@@ -203,11 +241,6 @@ struct Loaded {
     object: NonNull<c_void>,
 }
 
-// SAFETY: libbpf's object is used to close it, by its owner.
-unsafe impl Send for Loaded {}
-// SAFETY: as above.
-unsafe impl Sync for Loaded {}
-
 impl Loaded {
     fn new(prefixes: &Prefixes) -> Result<Self, String> {
         let libbpf = Libbpf::find().ok_or("libbpf 0.8 or newer is missing")?;
@@ -216,8 +249,11 @@ impl Loaded {
         let object = unsafe { (libbpf.open)(OBJECT.as_ptr().cast(), OBJECT.len(), options) };
         let object = NonNull::new(object).ok_or_else(|| problem("opening", Errno::last()))?;
         let loaded = Self { libbpf, object };
-        let shared =
-            [(c"prefixes4", prefixes.four.descriptor()), (c"prefixes6", prefixes.six.descriptor())];
+        let shared = [
+            (c"prefixes4", prefixes.four.descriptor()),
+            (c"prefixes6", prefixes.six.descriptor()),
+            (c"lease", prefixes.lease.map.descriptor()),
+        ];
         for (name, map) in shared {
             let place = loaded.find_map(name)?;
             // SAFETY: a map of the object, and a descriptor that libbpf duplicates.
@@ -281,7 +317,7 @@ fn problem(step: &str, errno: Errno) -> String {
 pub struct Acceleration {
     /// Detaches the program when it is closed.
     _link: OwnedFd,
-    loaded: Loaded,
+    returns: OwnedFd,
     interface: u32,
     generic: Option<String>,
     settings: Map<u32, Settings>,
@@ -299,11 +335,14 @@ impl Acceleration {
         let loaded = Loaded::new(&prefixes)?;
         // SAFETY: so `accelerate.bpf.c` declares them.
         let (settings, outcomes) = unsafe { (loaded.map(c"settings")?, loaded.map(c"outcomes")?) };
-        let program = loaded.program(c"xsk_def_prog")?;
+        let (program, returns) =
+            (loaded.program(c"xsk_def_prog")?, loaded.program(c"turnpike_return")?);
+        // With its descriptors of maps.
+        drop(loaded);
         let (link, generic) = attach(name, interface, &program)?;
         let accelerated = Self {
             _link: link,
-            loaded,
+            returns,
             interface,
             generic,
             settings,
@@ -331,7 +370,7 @@ impl Acceleration {
         self.generic.as_deref()
     }
 
-    /// Takes these packets from now on.
+    /// Takes these packets from now on, as long as there is a [`Lease`].
     ///
     /// # Errors
     /// The kernel refuses.
@@ -360,11 +399,18 @@ impl Acceleration {
     /// # Errors
     /// There is no descriptor for it.
     pub fn returner(&self) -> Result<Returner, String> {
-        Ok(Returner {
-            program: self.loaded.program(c"turnpike_return")?,
-            interface: self.interface,
-        })
+        let program = self.returns.try_clone();
+        let program = program.map_err(|error| format!("the XDP program: {error}"))?;
+        Ok(Returner { program, interface: self.interface })
     }
+}
+
+/// Returns the time of the clock that the program reads.
+fn monotonic() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: room for the answer; every kernel has this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// Returns frames that an interface has received to the kernel.

@@ -10,6 +10,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 use std::{fs, mem, ptr};
 
 use crate::Errno;
@@ -213,6 +214,59 @@ impl<K, V> Map<K, V> {
         let map = self.descriptor.as_raw_fd() as u32;
         let attributes = ElementAttributes { map, key: ptr::from_ref(key) as u64, value, flags: 0 };
         call(command, attributes).map(drop)
+    }
+}
+
+impl Map<u32, u64> {
+    /// Creates a map of one number that can be mapped.
+    pub(super) fn mapped_number() -> Result<Self, Errno> {
+        const ARRAY: u32 = 2;
+        const MMAPABLE: u32 = 1 << 10;
+        let attributes = MapAttributes {
+            map_type: ARRAY,
+            key_size: size_of::<u32>() as u32,
+            value_size: size_of::<u64>() as u32,
+            max_entries: 1,
+            flags: MMAPABLE,
+        };
+        let descriptor = descriptor(call(BPF_MAP_CREATE, attributes)?)?;
+        Ok(Self { descriptor, of: PhantomData })
+    }
+
+    /// Maps the number of [`Self::mapped_number`].
+    pub(super) fn map_number(&self) -> Result<Mapped, Errno> {
+        let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        let (none, size, file) = (ptr::null_mut(), size_of::<u64>(), self.descriptor.as_raw_fd());
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let place = unsafe { libc::mmap(none, size, access, shared, file, 0) };
+        if place == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        NonNull::new(place.cast()).map(Mapped).ok_or(Errno::ENOMEM)
+    }
+}
+
+/// A number shared with BPF programs.
+#[derive(Debug)]
+pub(super) struct Mapped(NonNull<AtomicU64>);
+
+// SAFETY: an atomic number, mapped as long as this exists.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// Returns the number.
+    pub(super) fn number(&self) -> &AtomicU64 {
+        // SAFETY: mapped as long as this exists, at the beginning of a page.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping, which no one uses any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<u64>()) };
     }
 }
 

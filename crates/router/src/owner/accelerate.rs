@@ -19,12 +19,13 @@ use dpdk::{Errno, Outcome, Prefixes, Taken};
 use ipnet::IpNet;
 
 use super::super::boundaries::{Boundaries, Change, Treatments};
+use super::super::lease::Keeper;
 use super::super::ports::OpenPort;
 use super::Owner;
 use super::turn::Turn;
 
-/// Ticks between two looks at the sysctls.
-pub(super) const LOOK_TICKS: u32 = 5;
+/// Ticks between two looks at settings of which there was no notification.
+pub(super) const LOOK_TICKS: u32 = 20;
 
 /// The longest wait at the end for packets that the programs have taken.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -40,6 +41,8 @@ pub(super) struct Accelerated {
     /// Boundaries that the kernel refused; their packets may go the wrong way, so nothing is taken while there are any.
     refused: BTreeSet<IpNet>,
     interfaces: BTreeMap<PortId, Now>,
+    /// Keeps the programs taking packets.
+    keeper: Option<Keeper>,
     /// Set at the end: nothing is taken any more.
     ended: bool,
 }
@@ -106,6 +109,9 @@ impl Accelerated {
         for change in self.boundaries.iter() {
             make(&prefixes, change, &mut self.refused);
         }
+        let keeper = Keeper::start(prefixes.lease().clone());
+        self.keeper =
+            Some(keeper.map_err(|error| Errno::try_from(error).unwrap_or(Errno::EAGAIN))?);
         self.prefixes = Some(prefixes);
         Ok(())
     }
@@ -170,6 +176,9 @@ impl Owner {
                 self.accelerated.boundaries.len(),
                 begun.elapsed().as_millis()
             );
+        }
+        if let Some(keeper) = &self.accelerated.keeper {
+            keeper.owner_is_there();
         }
         self.accelerated.interfaces.retain(|id, _| wanted.iter().any(|(of, _)| of == id));
         for (id, now) in wanted {
@@ -253,6 +262,7 @@ impl Owner {
                 tracing::error!("port \"{}\": its XDP program: {errno}", open.name);
             }
         }
+        self.accelerated.keeper = None;
         let taken = |acceleration: &dpdk::Acceleration| {
             acceleration.counts().map_or(0, |counts| counts[Outcome::Redirected as usize])
         };

@@ -619,7 +619,9 @@ fn entrance(config: &Config, before: Option<&Fpm>, wanted: &Fpm) -> Result<Entra
 fn following(config: &Config) -> Following {
     let routes = config.routes_from.kernel.is_some();
     let KernelRoutes { audit, receive_buffer } = config.routes_from.kernel.unwrap_or_default();
-    Following { routes, audit: audit.filter(|_| routes), receive_buffer }
+    // The kernel forwards what accelerated interfaces do not take.
+    let exact = config.ports.iter().any(|port| port.accelerate);
+    Following { routes, exact, audit: audit.filter(|_| routes), receive_buffer }
 }
 
 impl Owner {
