@@ -81,9 +81,9 @@ def status(router):
 
 
 def packets(router, interface, *outcomes):
-    """The packets of an interface with these outcomes, together."""
-    counts = status(router)[interface]["packets"]
-    return sum(counts[outcome] for outcome in outcomes)
+    """The packets of an interface with these outcomes, together; 0 while it is not open."""
+    counts = status(router).get(interface, {"packets": {}})["packets"]
+    return sum(counts.get(outcome, 0) for outcome in outcomes)
 
 
 class Counted:
