@@ -263,8 +263,12 @@ pub struct RouteMessage {
 
 impl RouteMessage {
     /// Makes a route that holds for some packets only, or limits their length, one of the kernel: its packets are the
-    /// host's, and so are those of others to its prefix.
+    /// host's, and so are those of others to its prefix. So are packets to broadcast addresses, which otherwise follow
+    /// from an interface's addresses.
     pub(super) fn leave_to_kernel(&mut self) {
+        if self.kind == RTN_BROADCAST {
+            self.protocol = libc::RTPROT_UNSPEC;
+        }
         let is_partial = self.tos != 0 || self.from;
         if self.kind != RTN_UNICAST || !(is_partial || self.has_mtu) {
             return;

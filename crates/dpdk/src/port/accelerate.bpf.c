@@ -60,7 +60,7 @@ enum outcome {
 	ADDRESSES, /* never forwarded by routers, or doubtful */
 	TOO_LONG, /* for the least MTU */
 	ROUTE, /* own addresses; routes that are not between accelerated interfaces */
-	SOURCE, /* no such route leads to the source, where it needs one */
+	SOURCE, /* no such route leads to the source; the kernel may drop the packet (own addresses, rp_filter) */
 	RETURNED, /* by the process */
 	OUTCOMES,
 };
@@ -70,7 +70,7 @@ struct settings {
 	u16 longest; /* bytes of an IP packet */
 	u8 ip4, ip6; /* forwarding is on */
 	u8 generic; /* the kernel's stack runs the program, and runs it for returned frames as well */
-	u8 loose; /* IPv4 sources need a route (RFC 3704 2.4) */
+	u8 unused;
 };
 
 struct {
@@ -202,7 +202,7 @@ INLINE enum outcome look4(const struct settings *now, const u8 *header, const u8
 		return ADDRESSES;
 	if (!forwards4(header + 16))
 		return ROUTE;
-	return now->loose && !forwards4(header + 12) ? SOURCE : REDIRECTED;
+	return forwards4(header + 12) ? REDIRECTED : SOURCE;
 }
 
 INLINE enum outcome look6(const struct settings *now, const u8 *header, const u8 *end)
@@ -222,7 +222,9 @@ INLINE enum outcome look6(const struct settings *now, const u8 *header, const u8
 		return TTL;
 	if (is_special6(header + 8) || is_special6(header + 24))
 		return ADDRESSES;
-	return forwards6(header + 24) ? REDIRECTED : ROUTE;
+	if (!forwards6(header + 24))
+		return ROUTE;
+	return forwards6(header + 8) ? REDIRECTED : SOURCE;
 }
 
 /* True for a frame that the process has returned on this CPU, which the kernel's stack shows the program again. */

@@ -61,7 +61,7 @@ pub enum Outcome {
     TooLong,
     /// To the kernel: an own address, or its route does not lead over accelerated interfaces.
     Route,
-    /// To the kernel: no such route leads to the source, where it needs one.
+    /// To the kernel: no such route leads to the source, which may be a reason to drop the packet.
     Source,
     /// Returned to the kernel by the port, which received it first.
     Returned,
@@ -118,8 +118,6 @@ pub struct Taken {
     pub ip4: bool,
     /// True for IPv6.
     pub ip6: bool,
-    /// True if sources of IPv4 need a route (RFC 3704 2.4).
-    pub loose: bool,
 }
 
 /// `struct settings`.
@@ -130,7 +128,7 @@ struct Settings {
     ip4: u8,
     ip6: u8,
     generic: u8,
-    loose: u8,
+    unused: u8,
 }
 
 const _: () = assert!(size_of::<Settings>() == 12);
@@ -375,10 +373,10 @@ impl Acceleration {
     /// # Errors
     /// The kernel refuses.
     pub fn take(&self, wanted: &Taken) -> Result<(), Errno> {
-        let Taken { mac, longest, ip4, ip6, loose } = *wanted;
-        let (ip4, ip6, loose) = (ip4.into(), ip6.into(), loose.into());
+        let Taken { mac, longest, ip4, ip6 } = *wanted;
+        let (ip4, ip6) = (ip4.into(), ip6.into());
         let generic = self.generic.is_some().into();
-        let settings = Settings { mac, longest, ip4, ip6, generic, loose };
+        let settings = Settings { mac, longest, ip4, ip6, generic, unused: 0 };
         self.settings.put(&0, &settings)
     }
 

@@ -206,13 +206,7 @@ impl Owner {
         let ip4 = full.clone().or_else(|| off(sysctls.ip4_forwarding, ip4_sysctl)).or_else(strict);
         let ip6_sysctl = "net.ipv6.conf.all.forwarding".to_owned();
         let ip6 = full.or_else(|| off(sysctls.ip6_forwarding, ip6_sysctl));
-        let taken = Taken {
-            mac: open.port.mac(),
-            longest,
-            ip4: ip4.is_none(),
-            ip6: ip6.is_none(),
-            loose: sysctls.reverse_path != 0,
-        };
+        let taken = Taken { mac: open.port.mac(), longest, ip4: ip4.is_none(), ip6: ip6.is_none() };
         Now { taken, ip4, ip6 }
     }
 
