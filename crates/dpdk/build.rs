@@ -1,21 +1,30 @@
-//! Compiles the XDP program of ports with a queue for control traffic (`src/port/control.bpf.c`), which the library
-//! has in it. The same clang runs that `dpdk-sys` needs to read DPDK's headers.
+//! Compiles the XDP programs of ports with a queue for control traffic (`src/port/control.bpf.c`) and of accelerated
+//! interfaces (`src/port/accelerate.bpf.c`), which the library has in it. The same clang runs that `dpdk-sys` needs to
+//! read DPDK's headers.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCE: &str = "src/port/control.bpf.c";
+const SOURCES: [&str; 2] = ["src/port/control.bpf.c", "src/port/accelerate.bpf.c"];
 
 fn main() {
-    println!("cargo:rerun-if-changed={SOURCE}");
     println!("cargo:rerun-if-changed=build.rs");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    for source in SOURCES {
+        println!("cargo:rerun-if-changed={source}");
+        compile(source, &out);
+    }
+}
+
+fn compile(source: &str, out: &Path) {
+    let object = Path::new(source).with_extension("o");
+    let object = out.join(object.file_name().expect("sources are files"));
     // Type information (-g) describes the maps to libbpf.
     let status = Command::new("clang")
-        .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-c", SOURCE, "-o"])
-        .arg(out.join("control.bpf.o"))
+        .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-c", source, "-o"])
+        .arg(object)
         .status()
         .unwrap_or_else(|error| panic!("clang: {error}: apt-get install clang"));
-    assert!(status.success(), "{SOURCE}: clang -target bpf: {status}");
+    assert!(status.success(), "{source}: clang -target bpf: {status}");
 }

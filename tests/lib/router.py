@@ -37,7 +37,7 @@ class Router:
     """A `turnpike run` in a namespace.
 
     The configuration, the log and the socket live in a directory of its own, which goes with it. `env` has
-    environment variables of its own. A
+    environment variables of its own. `command` takes the place of `run` and the configuration's file. A
     `manager` (`lib/manager.py`) keeps its host interfaces' descriptors for the next one.
     """
 
@@ -46,7 +46,8 @@ class Router:
     # Packets that have not moved for so long wait for something: no busy machine keeps a thread from running longer.
     STILL_SECONDS = 1.0
 
-    def __init__(self, namespace, config, files=None, options=(), socket=None, wait=True, manager=None, env=None):
+    def __init__(self, namespace, config, files=None, options=(), socket=None, wait=True, manager=None, env=None,
+                 command=None):
         self.namespace = namespace
         self.directory = Path(tempfile.mkdtemp(prefix="turnpike-test-"))
         self.config = self.directory / "router.lua"
@@ -54,7 +55,7 @@ class Router:
         for name, content in (files or {}).items():
             (self.directory / name).write_bytes(content)
         self.socket = Path(socket) if socket else self.directory / "router.sock"
-        argv = [binary(), "run", self.config, "--socket", self.socket, *options]
+        argv = [binary(), *(command or ["run", self.config]), "--socket", self.socket, *options]
         self._argv, self._manager, self._env, self._log = argv, manager, env, None
         self.start(wait)
 

@@ -16,10 +16,10 @@ use crate::http::table::{get, of};
 use crate::http::{Form, Operation, RoutePage};
 use crate::report::topology::Topology;
 use crate::report::{
-    Bond, ChangePlan, ClickElement, Command, Configuration, ControlQueue, Counters, Exporters,
-    Filter, FilterVerdict, Flows, Forwarders, Graph, HistoryEntry, Interface, InterfaceQueue,
-    Mirror, Multicast, Neighbour, Overview, Policing, Port, PrefixSet, RouteAnswer, RouteSummary,
-    Rss, SourceReport, Status, Steps, Vrf,
+    Acceleration, Bond, ChangePlan, ClickElement, Command, Configuration, ControlQueue, Counters,
+    Exporters, Filter, FilterVerdict, Flows, Forwarders, Graph, HistoryEntry, Interface,
+    InterfaceQueue, Mirror, Multicast, Neighbour, Overview, Policing, Port, PrefixSet, RouteAnswer,
+    RouteSummary, Rss, SourceReport, Status, Steps, Vrf,
 };
 use crate::{Request, Show};
 
@@ -177,6 +177,12 @@ pub const COUNTERS: Query<Counters> = query(get(
     "/v1/counters",
     &["show", "counters"],
     "Packet counters; drops by step and reason, largest first",
+));
+/// See [`Show::Acceleration`](crate::Show::Acceleration).
+pub const ACCELERATION: Query<Acceleration> = query(get(
+    "/v1/acceleration",
+    &["show", "acceleration"],
+    "Accelerated kernel interfaces: mode, families, packets taken and left to the kernel",
 ));
 /// See [`Show::Policing`](crate::Show::Policing).
 pub const POLICING: Query<Policing> = query(get(

@@ -90,6 +90,8 @@ pub enum Show {
     },
     /// [`Counters`].
     Counters,
+    /// [`Acceleration`]: interfaces that stay the kernel's, and their packets.
+    Acceleration,
     /// [`Policing`]: classes of punted packets and their limits.
     Policing,
     /// [`Graph`].
@@ -1362,6 +1364,44 @@ pub struct Command {
     pub name: String,
     /// Its summary.
     pub help: String,
+}
+
+/// Kernel interfaces whose forwarding is accelerated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Acceleration {
+    /// The interfaces.
+    pub interfaces: Vec<AcceleratedInterface>,
+    /// Prefixes at which the treatment of packets changes, in the XDP programs.
+    pub boundaries: usize,
+}
+
+/// A kernel interface whose forwarding is accelerated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AcceleratedInterface {
+    /// Its name.
+    pub name: String,
+    /// Place where its XDP program runs: `native` in its driver, `generic` in the kernel's stack.
+    pub mode: String,
+    /// The reason for `generic`.
+    pub reason: Option<String>,
+    /// IPv4.
+    pub ip4: AcceleratedFamily,
+    /// IPv6.
+    pub ip6: AcceleratedFamily,
+    /// The longest IP packet that is accelerated, in bytes: the least MTU of the interfaces.
+    pub longest: u16,
+    /// Received packets: `accelerated`, `returned` to the kernel after that, and those that the program left to the
+    /// kernel, by reason.
+    pub packets: BTreeMap<String, u64>,
+}
+
+/// An address family on an accelerated interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AcceleratedFamily {
+    /// True if it is accelerated.
+    pub accelerated: bool,
+    /// The reason why it is not.
+    pub reason: Option<String>,
 }
 
 /// Limits that protect the slow path, and packets refused by them.

@@ -44,7 +44,7 @@ fn main() {
         ports: ports.collect(),
         vlans: HostVlans::default(),
         vrfs: Vec::new(),
-        following: Following { routes: true, audit: None, receive_buffer: 64 << 20 },
+        following: Following { routes: true, exact: false, audit: None, receive_buffer: 64 << 20 },
         multicast: false,
         apart: None,
     };

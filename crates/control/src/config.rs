@@ -19,6 +19,7 @@
 //! turnpike.route "198.51.100.0/24" { via = "10.0.2.2", vrf = "blue", next_hop_vrf = "default" }
 //! turnpike.routes_from { "kernel", "fpm" }
 //! turnpike.fpm { listen = "127.0.0.1:2620", keep_s = 120, users = { "zebra" } }
+//! turnpike.accelerate { "eth0", "eth1" }
 //! turnpike.port "fast"  { device = "0000:03:00.0", rx_queues = 4, rx_descriptors = 2048, rx_burst = 32,
 //!                          rx_cores = { 1, 3, 4, 5 }, rss = { symmetric = true, skip = { 0 } } }
 //! turnpike.port "wan"   { device = "eth4", shape = { rate = "95mbit", burst = "64kb", overhead = 24 },
@@ -393,6 +394,8 @@ pub struct Port {
     /// Method of taking over a kernel interface; `None`: AF_XDP where it works, else AF_PACKET. For a PCI NIC,
     /// the kernel driver to which it is bound while the router uses it; `None`: its present one.
     pub driver: Option<Driver>,
+    /// True if its device is a kernel interface that stays the kernel's: the port receives what is only to be forwarded.
+    pub accelerate: bool,
     /// True if the kernel interface is taken over although it has addresses, a default route or remote sessions.
     pub take_over: bool,
     /// A MAC to use in place of the device's.
@@ -431,6 +434,7 @@ impl Port {
             name: self.name.clone(),
             device: Device::Kernel(String::new()),
             driver: None,
+            accelerate: false,
             take_over: false,
             mac: None,
             mtu: None,
@@ -449,7 +453,7 @@ impl Port {
         let opened = |port: &Self| {
             let Self { device, driver, mac, mtu, link, promiscuous, offloads, interface, .. } =
                 port;
-            let filter = (*mac, *promiscuous);
+            let filter = (*mac, *promiscuous, port.accelerate);
             let upper = (port.bond, interface.host_opened());
             (device.clone(), *driver, filter, *mtu, *link, offloads.clone(), upper)
         };
@@ -501,8 +505,8 @@ impl Interface {
 impl Interface {
     /// Returns what opening its host interface depends on, if it has one. Its namespace is none of that: all move
     /// together, without their ports.
-    fn host_opened(&self) -> Option<(bool, bool)> {
-        self.host.as_ref().map(|host| (host.segmentation, host.in_kernel))
+    fn host_opened(&self) -> Option<(bool, bool, bool)> {
+        self.host.as_ref().map(|host| (host.segmentation, host.in_kernel, host.is_device))
     }
 
     /// Returns the features that it enables.
@@ -877,6 +881,8 @@ pub struct HostInterface {
     pub in_kernel: bool,
     /// True if VLAN devices that the kernel has on it become VLANs.
     pub finds_vlans: bool,
+    /// True if it is the device of its port, which is accelerated.
+    pub is_device: bool,
 }
 
 impl Default for HostInterface {
@@ -887,6 +893,7 @@ impl Default for HostInterface {
             segmentation: true,
             in_kernel: false,
             finds_vlans: false,
+            is_device: false,
         }
     }
 }

@@ -13,9 +13,11 @@
 //!   links.rs     the interfaces that ports are made of          LinkWatch
 //!   multicast.rs another thread, for the multicast routing cache
 //!   netdev.rs    a question apart: XDP of an interface's driver
+//!   inventory.rs another: all interfaces and what they belong to
 //! ```
 
 mod event;
+pub mod inventory;
 mod links;
 pub(crate) mod message;
 mod model;

@@ -194,6 +194,15 @@ pub struct Rib {
     changed: Option<Vec<(VrfId, IpNet)>>,
 }
 
+/// Treatment of packets by the route of a prefix that the FIB has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Treatment {
+    /// They leave by an interface, at once or when their neighbour is known.
+    Forwarded,
+    /// They are the host's, or dropped, with an answer or without.
+    Other,
+}
+
 impl Rib {
     /// Creates a RIB with the routes that follow from the interfaces: reserved ranges, connected
     /// networks, own addresses. `grace` reports when forwarders no longer hold a next hop.

@@ -85,7 +85,7 @@ impl Namespace {
             vrfs: Vec::new(),
             multicast: false,
             apart: None,
-            following: Following { routes: true, audit: None, receive_buffer },
+            following: Following { routes: true, exact: false, audit: None, receive_buffer },
         };
         let source = spawn(config, send).unwrap();
         Listener { source, events, state: State::default() }
@@ -611,13 +611,13 @@ fn routes_are_followed_when_they_are_wanted() {
     let lo: IpNet = "10.255.0.1/32".parse().unwrap();
     let links = listener.state.links.clone();
     for _ in 0..2 {
-        let off = Following { routes: false, audit: None, receive_buffer: 1 << 20 };
+        let off = Following { routes: false, exact: false, audit: None, receive_buffer: 1 << 20 };
         listener.source.order(KernelOrder::Follow(off));
         listener.wait("the withdrawal", |state| state.routes.is_empty());
         listener.wait("lo's address", |state| state.locals.contains(&lo));
         namespace.ip("route add 100.65.0.0/16 via 10.0.1.2");
         listener.state.complete = false;
-        let on = Following { routes: true, audit: None, receive_buffer: 2 << 20 };
+        let on = Following { routes: true, exact: false, audit: None, receive_buffer: 2 << 20 };
         listener.source.order(KernelOrder::Follow(on));
         listener.wait("another first reading", |state| state.complete);
         listener.agrees(&namespace, "another first reading");
@@ -627,7 +627,7 @@ fn routes_are_followed_when_they_are_wanted() {
         assert_eq!(listener.state.links, links);
     }
     let (audit, before) = (Some(Duration::from_millis(300)), listener.state.audits);
-    let often = Following { routes: true, audit, receive_buffer: 2 << 20 };
+    let often = Following { routes: true, exact: false, audit, receive_buffer: 2 << 20 };
     listener.source.order(KernelOrder::Follow(often));
     listener.wait("an audit by time", |state| state.audits > before);
     namespace.ip("addr del 10.255.0.1/32 dev lo");

@@ -103,6 +103,15 @@ impl Interface {
         Ok(std::array::from_fn(|place| address[place] as u8))
     }
 
+    /// Returns true if its frames are those of Ethernet.
+    pub(crate) fn is_ethernet(&self) -> Result<bool, Errno> {
+        let mut request = request(&self.name);
+        self.ioctl(libc::SIOCGIFHWADDR, &mut request)?;
+        // SAFETY: the request filled in the address.
+        let family = unsafe { request.ifr_ifru.ifru_hwaddr.sa_family };
+        Ok(family == libc::ARPHRD_ETHER)
+    }
+
     pub(crate) fn set_mac(&self, mac: [u8; 6]) -> Result<(), Errno> {
         // SAFETY: the struct holds integers, for all of which zero is a value.
         let mut address: libc::sockaddr = unsafe { mem::zeroed() };

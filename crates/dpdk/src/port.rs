@@ -7,6 +7,7 @@
 //! A kernel interface is driven by AF_XDP if that works through the whole sequence, else by AF_PACKET;
 //! [`Port::driver`] and [`Port::notes`] report the driver and the reason.
 
+pub(crate) mod accelerate;
 pub(crate) mod book;
 mod bpf;
 mod control;
@@ -15,6 +16,7 @@ mod filter;
 mod flow_rules;
 mod interrupts;
 mod kernel;
+mod libbpf;
 mod link;
 mod multicast;
 mod offloads;
@@ -37,6 +39,7 @@ use std::time::{Duration, Instant};
 
 use dpdk_sys as sys;
 
+use self::accelerate::Acceleration;
 use self::control::ControlProgram;
 pub use self::events::{DeviceEvent, DeviceEvents, Happening};
 use self::filter::Filter;
@@ -90,6 +93,9 @@ pub struct PortConfig {
     pub device: Device,
     /// For a kernel interface: the required driver; when not given, AF_XDP, else AF_PACKET.
     pub driver: Option<Driver>,
+    /// True if the kernel interface stays the kernel's, and the port receives only what is to be forwarded; see
+    /// [`accelerate`].
+    pub accelerate: bool,
     /// Requested receive queues; the device may have fewer, unless the number is exact.
     pub rx_queues: u16,
     /// Requested transmit queues; the device may have fewer, unless the number is exact.
@@ -131,6 +137,7 @@ impl PortConfig {
             name: name.into(),
             device,
             driver: None,
+            accelerate: false,
             rx_queues: 1,
             tx_queues: 1,
             control_queue: false,
@@ -238,9 +245,10 @@ struct ControlSide {
     started: Started,
 }
 
-/// The part of a port that its queues and handles share. Fields are dropped in this order: the devices first,
-/// then the kernel interface is given back.
+/// The part of a port that its queues and handles share. Fields are dropped in this order: a program that takes packets
+/// from the kernel, the devices, then the kernel interface is given back.
 pub(crate) struct OpenPort {
+    acceleration: Option<Acceleration>,
     control: Option<ControlSide>,
     started: Started,
     name: String,
@@ -448,6 +456,11 @@ impl Port {
         (now != self.mac()).then_some(now)
     }
 
+    /// Returns the program by which it takes packets of an interface that stays the kernel's; `None`: it has all.
+    pub fn acceleration(&self) -> Option<&Acceleration> {
+        self.open.acceleration.as_ref()
+    }
+
     /// Returns the queues for control traffic, the last of each kind.
     pub fn control_queues(&self) -> &ControlQueues {
         &self.open.started.queues.control
@@ -622,6 +635,9 @@ fn open_kernel(
     let mut notes = kernel.claim(Path::new(Record::DIRECTORY)).map_err(|by| {
         config.refuse(format!("device {name} is in use by another router, {by}; stop it first"))
     })?;
+    if config.accelerate {
+        return open_accelerated(eal, config, pool, kernel, notes);
+    }
     if let Some(mtu) = config.mtu {
         kernel.set_mtu(mtu).map_err(failed(&format!("setting the MTU to {mtu}")))?;
     }
@@ -650,6 +666,34 @@ fn open_kernel(
         started.queues.control.why = Some(why.to_owned());
     }
     Ok(OpenPort::new(started, config, notes, mtu, Some(kernel)))
+}
+
+/// Opens a kernel interface that stays the kernel's. Until [`Acceleration::take`] the kernel has all of its packets.
+fn open_accelerated(
+    eal: &Eal,
+    config: &PortConfig,
+    pool: &Mempool,
+    mut kernel: KernelInterface,
+    mut notes: Vec<String>,
+) -> Result<OpenPort, Error> {
+    let name = kernel.name.clone();
+    let refuse = |problem: String| config.refuse(problem);
+    kernel.check_accelerated().map_err(refuse)?;
+    let failed = |errno| config.error(format!("{name}: reading the MTU"), errno);
+    let mtu = kernel.mtu().map_err(failed)?;
+    let acceleration = Acceleration::attach(&name, kernel.index()).map_err(refuse)?;
+    notes.extend(kernel.prepare_xdp());
+    let started = start_af_xdp_in_time(eal, config, pool, &mut kernel, mtu, &mut notes)?;
+    let how = match acceleration.generic() {
+        None => format!("{name}: its driver runs the XDP program"),
+        Some(why) => {
+            format!("{name}: the kernel's stack runs the XDP program, which is slower: {why}")
+        }
+    };
+    notes.push(how);
+    let mut open = OpenPort::new(started, config, notes, mtu, Some(kernel));
+    open.acceleration = Some(acceleration);
+    Ok(open)
 }
 
 /// Starts the device for control traffic of an AF_XDP port, and then the program that sends packets there.
@@ -750,7 +794,9 @@ fn start_af_xdp(
         let chunks = pool.chunks();
         return Err(config.refuse(format!("its pool lies in {chunks} pieces of memory, not one")));
     }
-    kernel.try_xdp().map_err(|problem| config.refuse(problem))?;
+    if !config.accelerate {
+        kernel.try_xdp().map_err(|problem| config.refuse(problem))?;
+    }
     let have = kernel.receive_queues();
     let queues = queue_pairs(config, have).map_err(|problem| {
         config.refuse(format!(
@@ -780,12 +826,15 @@ fn start_af_xdp(
         rx_desc: rx_desc.or(Some(AF_XDP_DESCRIPTORS)),
         tx_desc: tx_desc.or(Some(AF_XDP_DESCRIPTORS)),
     };
-    let (started, sockets) = Sockets::of(|| {
-        kernel.with_xdp_program(|kernel| {
-            let mut attached = Attached::new(eal, config, "vdev", device, &args)?;
-            attached.af_xdp = config.c_string(&kernel.name).ok();
-            attached.start(config, pool, want, Some(mtu))
-        })
+    let start = |kernel: &KernelInterface| {
+        let mut attached = Attached::new(eal, config, "vdev", device, &args)?;
+        attached.af_xdp = config.c_string(&kernel.name).ok();
+        attached.start(config, pool, want, Some(mtu))
+    };
+    let (started, sockets) = Sockets::of(|| match config.accelerate {
+        // The driver finds the program that is there, and attaches none.
+        true => start(kernel),
+        false => kernel.with_xdp_program(start),
     });
     let mut started = match started {
         Ok(started) => started,
@@ -1023,10 +1072,11 @@ impl OpenPort {
         // Other devices' drivers refuse frames that they cannot send.
         let longest = kernel.as_ref().map_or(u32::MAX, |_| u32::from(mtu) + ETHERNET_LEN);
         let longest = longest.into();
-        let control = None;
+        let (control, acceleration) = (None, None);
         Self {
             control,
             started,
+            acceleration,
             name,
             notes,
             mtu,

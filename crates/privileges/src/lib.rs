@@ -7,7 +7,8 @@
 //!
 //! | role | system calls refused | files |
 //! |---|---|---|
-//! | [`Role::Server`], [`Role::Unit`] | [`PROGRAMS`] to [`SOCKETS`] | read only |
+//! | [`Role::Server`] | [`PROGRAMS`] to [`SOCKETS`] | read only |
+//! | [`Role::Unit`] | the same, but for the running of BPF programs that are loaded | read only |
 //! | [`Role::Writer`] | [`PROGRAMS`] to [`SOCKETS`] | may be made and written |
 //! | [`Role::Kernel`] | [`PROGRAMS`], [`VIEWS`] but `setns`, [`KERNEL`] | may be made and written |
 //!
@@ -166,6 +167,10 @@ const FILES: [c_long; 29] = [
     libc::SYS_fremovexattr,
 ];
 
+/// The command of `bpf` that runs a program of which the caller has a descriptor: slow path workers return frames to the
+/// kernel by it.
+const BPF_PROG_TEST_RUN: u64 = 10;
+
 /// Families of sockets that a thread may have; of the first two no raw ones.
 const SOCKETS: [i32; 4] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX, libc::AF_NETLINK];
 
@@ -239,6 +244,9 @@ fn refused(role: Role) -> Result<Rules, Error> {
     match role {
         Role::Kernel => _ = rules.remove(&libc::SYS_setns),
         _ => _ = rules.insert(libc::SYS_socket, sockets()?),
+    }
+    if role == Role::Unit {
+        rules.insert(libc::SYS_bpf, vec![rule(&[(0, Op::Ne, BPF_PROG_TEST_RUN)])?]);
     }
     if matches!(role, Role::Server | Role::Unit) {
         rules.extend(whole(&FILES));

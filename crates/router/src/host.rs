@@ -19,6 +19,9 @@
 //! The host interface of a loopback is a TAP without ARP: daemons see the address on an interface that is up, and what
 //! the kernel sends by it is dropped.
 //!
+//! The host interface of an accelerated port is its device, which the kernel has not lost: frames are returned to it
+//! there (`host/returned.rs`).
+//!
 //! The host interface of a VLAN may be the kernel's own VLAN device on another host interface instead (`host/tagged.rs`).
 //!
 //! One system call carries up to 64 KiB of a TCP connection: large packets of the kernel are segmented here
@@ -27,6 +30,7 @@
 
 mod down;
 mod groups;
+mod returned;
 mod tagged;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -45,13 +49,14 @@ use control::config::KernelDevice;
 use control::netlink::enter_netns;
 use dataplane::counters::{Counter, Traffic};
 use dataplane::reason::DropReason;
-use dpdk::{Mbuf, Mempool, Tap, VirtioHeader};
+use dpdk::{Mbuf, Mempool, Returner, Tap, VirtioHeader};
 use wire::MacAddr;
 
 use super::fd_store::FdStore;
 pub use down::DeviceWork;
 use down::Down;
 use groups::{Groups, GroupsFile};
+use returned::ReturnDevice;
 use tagged::TaggedDevice;
 pub use tagged::Taps;
 use up::{Batch, Up};
@@ -186,6 +191,8 @@ enum Kind {
     Isolated,
     /// The kernel's VLAN device on another host interface.
     KernelDevice(KernelDevice),
+    /// The device of an accelerated port.
+    Device,
 }
 
 /// A host interface, up.
@@ -256,6 +263,24 @@ impl HostInterface {
         (interface.kind, interface.netns) = (Kind::KernelDevice(device), netns.map(Path::to_owned));
         interface.set_segmentation(segmentation)?;
         Ok(interface)
+    }
+
+    /// Makes the host interface of an accelerated port, which is its device: the kernel gets frames by this way, and
+    /// sends its own without the router.
+    ///
+    /// # Errors
+    /// The kernel's list of groups cannot be read.
+    pub fn of_device(name: &str, returner: Returner) -> Result<Self> {
+        let index = returner.interface();
+        let groups = Groups::open(name)?;
+        let mut interface = Self::over(Arc::new(ReturnDevice(returner)), name, groups);
+        (interface.index, interface.kind) = (index, Kind::Device);
+        Ok(interface)
+    }
+
+    /// Returns true if the kernel is to get all that forwarders do not send: it is the device of an accelerated port.
+    pub fn takes_all(&self) -> bool {
+        matches!(self.kind, Kind::Device)
     }
 
     /// Large frames go both ways, or not any more.
@@ -393,7 +418,7 @@ impl HostInterface {
     pub fn view(&self) -> HostView {
         let kernel_device = match &self.kind {
             Kind::KernelDevice(device) => Some(device.clone()),
-            Kind::Tap | Kind::Isolated => None,
+            Kind::Tap | Kind::Isolated | Kind::Device => None,
         };
         HostView {
             index: self.index,

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod archive;
+mod boundaries;
 mod buffers;
 mod carriers;
 mod control_rules;
@@ -28,6 +29,7 @@ pub mod hold;
 mod host;
 mod http;
 mod last_resort;
+mod lease;
 pub mod log;
 mod manager;
 mod metrics;

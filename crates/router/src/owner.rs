@@ -47,6 +47,7 @@
 //! | `metrics.rs` | the state for scrapes of metrics |
 //! | `state.rs` | what the owner holds, by concern |
 
+mod accelerate;
 mod api;
 mod apply;
 mod bonds;
@@ -122,6 +123,7 @@ use super::server::Service;
 use super::signals::{SignalRequest, Signals};
 use super::slow_worker::SlowWorker;
 use super::wiring::Wiring;
+use accelerate::Accelerated;
 use clock::Clock;
 use found_vlans::FoundVlans;
 use handlers::Counts;
@@ -167,6 +169,7 @@ pub struct Owner {
     serving: Serving,
     counts: Counts,
     found_vlans: FoundVlans,
+    accelerated: Accelerated,
     since: Instant,
 }
 
@@ -192,6 +195,7 @@ impl Owner {
             serving,
             counts,
             found_vlans: FoundVlans::default(),
+            accelerated: Accelerated::default(),
             since: Instant::now(),
         };
         owner.pass_commands();
@@ -315,6 +319,8 @@ impl Owner {
             None => tracing::info!("stopping"),
         }
         self.serving.manager.stopping();
+        course.enter("packets that accelerated interfaces have taken");
+        self.leave_to_kernel();
         // Clients that wait for an answer get an error.
         self.serving.inputs = None;
         self.serving.later = Later::default();
@@ -339,6 +345,9 @@ impl Owner {
         self.give_rules();
         self.learn_flows();
         self.look_at_trace().await;
+        if count.is_multiple_of(accelerate::LOOK_TICKS) {
+            self.look_at_accelerated();
+        }
         if count.is_multiple_of(SAMPLE_TICKS) {
             self.routing.groups.sample();
         }
@@ -436,6 +445,7 @@ impl Owner {
         self.routing.rib.is_busy()
             || self.routing.imports.is_busy()
             || self.filtering.sets.is_behind(&self.routing.rib)
+            || self.accelerated.is_behind(&self.routing.rib)
             || (self.routing.sources.has_work() && self.slow_path.orders.have_room())
     }
 
@@ -447,6 +457,7 @@ impl Owner {
         self.routing.imports.work(&mut self.routing.rib);
         let turn = turn::Turn::begin();
         self.filtering.sets.follow(&mut self.routing.rib, || turn.has_time());
+        self.follow_boundaries(&turn);
         self.routing.sources.finish_audit(&mut self.routing.rib);
         if self.slow_path.orders.have_room() {
             self.apply_some();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use control::config::{self, Config, KernelDevice};
 use dataplane::interface::InterfaceInfo;
 use dataplane::port::PortId;
@@ -213,7 +213,7 @@ impl Opener {
             let open = || {
                 let pool = self.buffers.of(wanted);
                 let mut opened = self.open_device(wanted, forwarders, pool)?;
-                let host = self.host(wanted, opened.port.info)?;
+                let host = self.host(wanted, opened.port.info, Some(&opened.port))?;
                 host.iter().for_each(|host| self.keep_host(host));
                 opened.attach(host);
                 Ok(opened)
@@ -242,12 +242,19 @@ impl Opener {
         self.open_device(wanted, forwarders, memory).of_port(&wanted.name)
     }
 
-    /// Opens the host interface of a port if it is to have one.
+    /// Opens the host interface of a port if it is to have one; that of an accelerated port is its open device.
     pub fn host(
         &self,
         wanted: &config::Port,
         info: InterfaceInfo,
+        open: Option<&OpenPort>,
     ) -> Result<Option<HostInterface>> {
+        if wanted.accelerate {
+            let acceleration = open.and_then(|open| open.port.acceleration());
+            let acceleration = acceleration.context("the device is not accelerated")?;
+            let returner = acceleration.returner().map_err(|problem| anyhow!(problem))?;
+            return HostInterface::of_device(&wanted.name, returner).map(Some);
+        }
         self.host_of("port", &wanted.name, wanted.interface.host.as_ref(), None, info)
     }
 
@@ -368,6 +375,7 @@ pub fn request(wanted: &config::Port, forwarders: usize) -> Result<PortConfig> {
     request.mac = wanted.mac.map(|mac| mac.0);
     request.promiscuous = wanted.promiscuous;
     request.link = wanted.link;
+    request.accelerate = wanted.accelerate;
     request.driver = wanted.driver.and_then(|driver| match driver {
         config::Driver::AfXdp => Some(Driver::AfXdp),
         config::Driver::AfPacket => Some(Driver::AfPacket),

@@ -2,7 +2,7 @@
 //! `turnpike check` does, finds what is different, and makes the graphs that forwarders are to have.
 //! Devices that no running port has are opened. Nothing of the running router is touched.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -305,6 +305,14 @@ impl Preparation {
     /// Compares a configuration with the machine and with what the router has.
     fn check(&self, base: &Config, mut config: Config, strictness: Strictness) -> Result<Config> {
         Binder::here().resolve(&mut config)?;
+        let accelerated = |config: &Config| {
+            let ports = config.ports.iter().filter(|port| port.accelerate);
+            ports.map(|port| port.name.clone()).collect::<BTreeSet<_>>()
+        };
+        ensure!(
+            accelerated(&config) == accelerated(base),
+            "the accelerated interfaces are those of the start; stop the router and start it with the others"
+        );
         config::check_change(&config, base, virtual_drivers(&config), strictness)
             .map_err(|errors| anyhow!("{errors}"))?;
         quarantine::examine(&config.quarantine.directory)?;
@@ -433,7 +441,8 @@ fn open(
             }
         };
         let has_host = base.port(port.id).is_some_and(|before| before.interface.host.is_some());
-        let host = if has_host { None } else { opener.host(port, info)? };
+        let open = device.as_ref().ok().map(|opened| &opened.port);
+        let host = if has_host { None } else { opener.host(port, info, open)? };
         host.iter().for_each(HostInterface::set_provisional);
         all.insert(port.id, Ready { device, host });
     }

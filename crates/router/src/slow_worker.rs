@@ -314,6 +314,10 @@ impl SlowWorker {
             Err(packet) => return self.outbox.counters.discard(packet, DropReason::MultiSegment),
         };
         match Punt::from_tag(packet.tag()) {
+            // The kernel answers, resolves and forwards what forwarders do not finish.
+            Some(punt) if self.outbox.returns(punt.interface) => {
+                self.outbox.give(punt.interface, packet);
+            }
             Some(punt) => {
                 let packet = Frame::new(packet);
                 self.guarded(Some(punt.port.into()), |engine, outbox| {

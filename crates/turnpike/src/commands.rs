@@ -3,6 +3,7 @@
 //! A command for a running router is a variant of [`RouterCommand`]. It works with a [`Console`],
 //! so that it behaves the same in a Unix shell, in `turnpike shell` and over telnet.
 
+pub mod accelerate;
 pub mod annotations;
 pub mod api;
 pub mod bind;

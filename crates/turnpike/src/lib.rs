@@ -1,4 +1,4 @@
-//! The Turnpike software router: `turnpike run`, `check`, `devices`, `bind`, `plan`, `apply`, `show`, `route`, `neighbour`,
+//! The Turnpike software router: `turnpike run`, `accelerate`, `check`, `devices`, `bind`, `plan`, `apply`, `show`, `route`, `neighbour`,
 //! `top`, `shell`, `convert`, `generate-table`, `bench`.
 #![forbid(unsafe_code)]
 
@@ -20,6 +20,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use dataplane::catalogue::{Catalogue, StepSpec};
 use router::Program;
 
+use crate::commands::accelerate::AccelerateArgs;
 use crate::commands::bind::{BindArgs, DevicesArgs, UnbindArgs};
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::hold::HoldArgs;
@@ -39,6 +40,8 @@ struct Cli {
 enum Command {
     /// Run the router that a configuration describes, until SIGTERM or Ctrl-C
     Run(RunArgs),
+    /// Accelerate the forwarding between kernel interfaces, which stay the kernel's, until SIGTERM or Ctrl-C
+    Accelerate(AccelerateArgs),
     /// Keep the host interfaces of a router across its restart; started by `run`
     Hold(HoldArgs),
     /// Check a configuration without touching any device
@@ -178,6 +181,7 @@ fn as_root(error: &Error) -> Error {
 fn execute(command: Command, program: &Program) -> Result<ExitCode> {
     match command {
         Command::Run(args) => commands::run::run(&args, program),
+        Command::Accelerate(args) => commands::accelerate::accelerate(&args, program),
         Command::Hold(args) => commands::hold::hold(&args),
         Command::Check { source, offline } => {
             let (report, code) = commands::check::check(&source, offline, program)?;
@@ -223,7 +227,7 @@ fn ask(command: &RouterCommand) -> Result<ExitCode> {
 }
 
 /// Prints a report. A reader that closes the output early (`show routes | head`) is not an error.
-fn print(report: &str) -> Result<()> {
+pub(crate) fn print(report: &str) -> Result<()> {
     use std::io::{ErrorKind, Write};
     match writeln!(std::io::stdout(), "{report}") {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),

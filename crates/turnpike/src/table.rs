@@ -15,10 +15,10 @@ use std::collections::{BTreeSet, HashMap};
 
 use anyhow::{Result, bail};
 use api::report::{
-    Class, ColourCounts, Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows,
-    HostInterface, Interface, Multicast, MulticastPort, Neighbour, Offload, Path, Policing, Port,
-    PrefixSet, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, SourceReport,
-    Status, Steps, Vrf,
+    AcceleratedFamily, AcceleratedInterface, Acceleration, Class, ColourCounts, Compiler, Counters,
+    Families, Filter, FilterRule, FilterVerdict, Flows, HostInterface, Interface, Multicast,
+    MulticastPort, Neighbour, Offload, Path, Policing, Port, PrefixSet, Remote, ResolvedPath,
+    Route, RouteAnswer, RouteSummary, SetElement, SourceReport, Status, Steps, Vrf,
 };
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
@@ -750,6 +750,47 @@ fn classes(all: &[Class]) -> String {
     }
     right_align(&mut table, 1..9);
     finish(&table)
+}
+
+/// Formats one line a reason with a column for each interface, and what is not accelerated.
+pub fn acceleration(report: &Acceleration) -> String {
+    if report.interfaces.is_empty() {
+        return "no interface is accelerated; start: turnpike accelerate INTERFACE …".to_owned();
+    }
+    let names = report.interfaces.iter().map(|interface| interface.name.as_str());
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(["PACKETS"].into_iter().chain(names));
+    let reasons: BTreeSet<&String> =
+        report.interfaces.iter().flat_map(|interface| interface.packets.keys()).collect();
+    for reason in reasons {
+        let counts: Vec<u64> = report
+            .interfaces
+            .iter()
+            .map(|interface| interface.packets.get(reason).copied().unwrap_or_default())
+            .collect();
+        if counts.iter().any(|count| *count > 0) || reason == "accelerated" {
+            let counts = counts.iter().map(u64::to_string);
+            table.add_row([reason.clone()].into_iter().chain(counts));
+        }
+    }
+    right_align(&mut table, 1..report.interfaces.len() + 1);
+    let lines = report.interfaces.iter().map(accelerated);
+    format!("{}\n\n{}", lines.collect::<Vec<_>>().join("\n"), finish(&table))
+}
+
+/// Formats the state of an accelerated interface.
+fn accelerated(interface: &AcceleratedInterface) -> String {
+    let AcceleratedInterface { name, mode, reason, ip4, ip6, longest, packets: _ } = interface;
+    let family = |name: &str, family: &AcceleratedFamily| match &family.reason {
+        None => format!("{name} accelerated"),
+        Some(reason) => format!("{name} by the kernel ({reason})"),
+    };
+    let mode = match reason {
+        None => mode.clone(),
+        Some(reason) => format!("{mode} ({reason})"),
+    };
+    let (ip4, ip6) = (family("IPv4", ip4), family("IPv6", ip6));
+    format!("{name}: {mode}, up to {longest} bytes, {ip4}, {ip6}")
 }
 
 /// Formats one line a class, then the limits of ICMP errors.

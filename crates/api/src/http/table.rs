@@ -83,6 +83,7 @@ pub static OPERATIONS: &[Operation] = &[
     query::STATUS.operation(),
     query::OVERVIEW.operation(),
     query::COUNTERS.operation(),
+    query::ACCELERATION.operation(),
     query::POLICING.operation(),
     query::GRAPH.operation(),
     query::STEPS.operation(),

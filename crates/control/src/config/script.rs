@@ -52,6 +52,7 @@ impl Default for Limits {
 pub(super) enum Keyword {
     Vrf,
     Port,
+    Accelerate,
     Bond,
     Vlan,
     Loopback,
@@ -88,8 +89,9 @@ pub(super) enum Keyword {
 }
 
 impl Keyword {
-    const ALL: [Self; 35] = [
+    const ALL: [Self; 36] = [
         Self::Port,
+        Self::Accelerate,
         Self::Bond,
         Self::Vlan,
         Self::Loopback,
@@ -130,6 +132,7 @@ impl Keyword {
         match self {
             Self::Vrf => "vrf",
             Self::Port => "port",
+            Self::Accelerate => "accelerate",
             Self::Bond => "bond",
             Self::Vlan => "vlan",
             Self::Loopback => "loopback",

@@ -475,6 +475,7 @@ impl OfPort<'_, '_> {
         let finds_vlans = host.as_ref().is_some_and(|host| host.finds_vlans);
         let host = host.as_ref().map(|host| match &host.netns {
             _ if host.in_kernel => "the kernel's VLAN device".to_owned(),
+            _ if host.is_device => "the port's device".to_owned(),
             Some(netns) if host.of_vrf => format!("in namespace {netns} of its VRF"),
             Some(netns) => format!("in namespace {netns}"),
             None => "in the router's namespace".to_owned(),
@@ -614,6 +615,7 @@ impl List<'_> {
             name,
             device,
             driver,
+            accelerate,
             take_over,
             mac,
             mtu,
@@ -630,6 +632,7 @@ impl List<'_> {
         let driver = driver.map(Driver::name);
         of.opened("device", device);
         of.opened("driver", or(driver, "what works"));
+        of.opened("accelerate", accelerate);
         of.live(Unit::Opening, "take_over", take_over);
         of.opened("mac", or(*mac, "the device's"));
         of.opened("mtu", or(*mtu, "the device's"));

@@ -169,7 +169,7 @@ fn a_script_may_compute() {
 }
 
 /// The keys of a port, as errors list them.
-const PORT_KEYS: &str = "known: device, driver, take_over, vrf, address, unnumbered, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, quota, wait, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, control_queue, queue, shape, offloads, host, filter, unreachables, ttl_security, dad, proxy, dhcp_relay, advertise, router_discovery, reverse_path, redirects";
+const PORT_KEYS: &str = "known: device, accelerate, driver, take_over, vrf, address, unnumbered, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, quota, wait, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, control_queue, queue, shape, offloads, host, filter, unreachables, ttl_security, dad, proxy, dhcp_relay, advertise, router_discovery, reverse_path, redirects";
 
 #[test]
 fn unknown_keys_of_ports_are_named_with_the_known_ones() {
@@ -1318,7 +1318,7 @@ fn the_other_statements_are_checked_too() {
 
 #[test]
 fn statements_that_are_not_understood_are_explained() {
-    const KNOWN: &str = "known: port, bond, vlan, loopback, route, neighbour, next_hop, prefix_set, filter, import, multicast, mirror, vrf, routes_from, fpm, cores, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, metrics, api, access, sflow, ipfix, snmp, element, control_socket, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
+    const KNOWN: &str = "known: port, accelerate, bond, vlan, loopback, route, neighbour, next_hop, prefix_set, filter, import, multicast, mirror, vrf, routes_from, fpm, cores, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, metrics, api, access, sflow, ipfix, snmp, element, control_socket, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),

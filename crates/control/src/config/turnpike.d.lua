@@ -316,6 +316,8 @@
 ---@field device string
 ---The driver; that of a NIC is bound while the router runs. Default: the best that works.
 ---@field driver? turnpike.Driver
+---Acceleration of a kernel interface, which stays the kernel's. Default: false.
+---@field accelerate? boolean
 ---Use of an interface that the machine needs itself: addresses, default route, session. Default: false.
 ---@field take_over? boolean
 ---The MAC, "02:00:00:00:00:01". Default: the device's.
@@ -1664,6 +1666,10 @@ function turnpike.mirror(name) end
 ---@param name string At most 15 characters; "default" is always there.
 ---@return fun(settings: turnpike.VrfSettings)
 function turnpike.vrf(name) end
+
+---Accelerates kernel interfaces, which stay the kernel's: turnpike.accelerate { "eth0", "eth1" }
+---@param interfaces string[]
+function turnpike.accelerate(interfaces) end
 
 ---Sets other sources of routes: turnpike.routes_from { "kernel", "fpm" }
 ---@param settings turnpike.RoutesFromSettings

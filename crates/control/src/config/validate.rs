@@ -1,5 +1,6 @@
 //! Conversion of statements to a [`Config`]: reads every statement, collects all errors.
 
+mod accelerate;
 mod access;
 mod advertise;
 mod bonds;
@@ -154,14 +155,19 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let of = |keyword: Keyword| statements.iter().filter(move |s| s.keyword == keyword);
     let forwarding = rest::forwarding(&mut context, of(Keyword::Forwarding));
     context.class_e = forwarding.class_e;
-    let routes_from = sources::routes_from(&mut context, of(Keyword::RoutesFrom));
+    let mut routes_from = sources::routes_from(&mut context, of(Keyword::RoutesFrom));
+    let of_ports = accelerate::ports(&mut context, of(Keyword::Accelerate), of(Keyword::Port));
+    if accelerate::is_any(&of_ports) {
+        accelerate::follow_kernel(&mut routes_from);
+    }
+    let of_ports: Vec<&Statement> = of_ports.iter().map(|of| &**of).collect();
     let vrfs = vrfs::read(&mut context, of(Keyword::Vrf), routes_from.any());
     context.vrfs = Arc::new(Vrfs::new(vrfs));
     let features = graphs.catalogue.features();
     let filter_names: Vec<_> = of(Keyword::Filter).map(|filter| filter.name.as_str()).collect();
     let others = routes_from.any();
-    let mut ports = ports::read(&mut context, of(Keyword::Port), others, &features, &filter_names);
-    let of_ports: Vec<_> = of(Keyword::Port).collect();
+    let statements = of_ports.iter().copied();
+    let mut ports = ports::read(&mut context, statements, others, &features, &filter_names);
     let (bonds, of_ports) = (of(Keyword::Bond), (&mut ports[..], &of_ports[..]));
     let mut bonds = bonds::read(&mut context, bonds, of_ports, &features, &filter_names);
     let (vlans, parents) = (of(Keyword::Vlan), (&mut ports[..], &mut bonds[..]));
@@ -211,6 +217,8 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     };
     mirrors::check(&mut context, &mirrors, (&ports, &bonds, &vlans), &others);
     let steps: Vec<_> = steps.into_iter().map(|step| step.settle(&graphs)).collect();
+    let slowpath = rest::slowpath(&mut context, of(Keyword::Slowpath));
+    accelerate::check(&mut context, (&ports, &bonds, &vlans), &slowpath);
     let script = (!steps.is_empty()).then_some(Script { steps, counters });
     let elements = handlers::elements(&mut context, of(Keyword::Element), &graphs);
     let api = access::api(&mut context, of(Keyword::Api));
@@ -240,7 +248,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         cores,
         forwarders,
         tx: rest::tx(&mut context, of(Keyword::Tx)),
-        slowpath: rest::slowpath(&mut context, of(Keyword::Slowpath)),
+        slowpath,
         flows: rest::flows(&mut context, of(Keyword::Flows)),
         icmp: rest::icmp(&mut context, of(Keyword::Icmp)),
         memory: rest::memory(&mut context, of(Keyword::Memory)),

@@ -305,6 +305,9 @@ pub struct FoundVlan {
 pub struct Following {
     /// True to follow routes, rules and nexthop objects.
     pub routes: bool,
+    /// True if routes that cannot be followed exactly lead to the kernel: for some packets only, or with an MTU of their
+    /// own. If not, they are not followed, or their MTU is not.
+    pub exact: bool,
     /// Time between two comparisons with the kernel's routes; `None`: only when ordered.
     pub audit: Option<Duration>,
     /// Size in bytes of the socket's receive buffer, beyond which the kernel drops messages.

@@ -7,7 +7,7 @@ use std::io;
 
 use tokio::io::unix::AsyncFd;
 
-use super::message::{IFF_RUNNING, IFF_UP, Message, Messages};
+use super::message::{IFF_RUNNING, IFF_UP, Malformed, Message, Messages, RTM_NEWNETCONF, Raw};
 use super::socket::{Received, Socket, group};
 use super::worker::watch_readable;
 
@@ -34,6 +34,8 @@ pub enum LinkNotification {
         /// Its number.
         index: u32,
     },
+    /// The kernel's settings of some interfaces have changed: forwarding, the check of reverse paths.
+    Settings,
     /// Notifications were lost: all interfaces have to be examined.
     Lost,
 }
@@ -51,7 +53,7 @@ impl LinkWatch {
     /// # Errors
     /// The kernel's error.
     pub fn open() -> io::Result<Self> {
-        let socket = Socket::open(group::LINK)?;
+        let socket = Socket::open(group::LINK | group::IPV4_NETCONF | group::IPV6_NETCONF)?;
         socket.set_receive_buffer(RECEIVE_BUFFER)?;
         Ok(Self { socket: watch_readable(socket)?, buffer: vec![0; BUFFER] })
     }
@@ -78,9 +80,12 @@ impl LinkWatch {
 }
 
 fn read(bytes: &[u8]) -> Vec<LinkNotification> {
-    let one = |message| {
+    let one = |message: Result<Raw<'_>, Malformed>| {
         // A malformed message may have concerned any interface.
         let Ok(raw) = message else { return Some(LinkNotification::Lost) };
+        if raw.kind == RTM_NEWNETCONF {
+            return Some(LinkNotification::Settings);
+        }
         match Message::parse(&raw) {
             Ok(Message::Link(link)) if Message::is_delete(raw.kind) => {
                 Some(LinkNotification::Gone { index: link.index })
@@ -139,5 +144,10 @@ mod tests {
         let new = LinkNotification::Is { index: 11, name: "eth4".into(), running: false };
         assert_eq!(read(&bytes), [LinkNotification::Gone { index: 9 }, new]);
         assert_eq!(read(&bytes[..20]), [LinkNotification::Lost]);
+    }
+
+    #[test]
+    fn changed_settings_are_told_without_their_values() {
+        assert_eq!(read(&message(RTM_NEWNETCONF, 2, 0, 0, "")), [LinkNotification::Settings]);
     }
 }

@@ -48,9 +48,13 @@ pub(crate) const NLMSG_ERROR: u16 = netlink::NLMSG_ERROR as u16;
 pub(crate) const NLMSG_DONE: u16 = netlink::NLMSG_DONE as u16;
 pub(crate) const NLMSG_OVERRUN: u16 = netlink::NLMSG_OVERRUN as u16;
 
+pub(crate) const RTM_NEWNETCONF: u16 = netlink::RTM_NEWNETCONF as u16;
 pub(crate) const RTM_NEWNEXTHOP: u16 = netlink::RTM_NEWNEXTHOP as u16;
 pub(crate) const RTM_DELNEXTHOP: u16 = netlink::RTM_DELNEXTHOP as u16;
 pub(crate) const RTM_GETNEXTHOP: u16 = netlink::RTM_GETNEXTHOP as u16;
+
+const RTA_METRICS: u16 = libc::RTA_METRICS;
+const RTAX_MTU: u16 = netlink::RTAX_MTU as u16;
 
 pub(crate) const AF_UNSPEC: u8 = libc::AF_UNSPEC as u8;
 pub(crate) const AF_INET: u8 = libc::AF_INET as u8;
@@ -253,6 +257,30 @@ pub struct RouteMessage {
     pub dead: u64,
     /// True for a cache entry, which is not a route.
     pub cloned: bool,
+    /// True if it limits the length of packets.
+    pub has_mtu: bool,
+}
+
+impl RouteMessage {
+    /// Makes a route that holds for some packets only, or limits their length, one of the kernel: its packets are the
+    /// host's, and so are those of others to its prefix. So are packets to broadcast addresses, which otherwise follow
+    /// from an interface's addresses.
+    pub(super) fn leave_to_kernel(&mut self) {
+        if self.kind == RTN_BROADCAST {
+            self.protocol = libc::RTPROT_UNSPEC;
+        }
+        let is_partial = self.tos != 0 || self.from;
+        if self.kind != RTN_UNICAST || !(is_partial || self.has_mtu) {
+            return;
+        }
+        if is_partial {
+            // Before the prefix's routes for all packets.
+            (self.tos, self.from, self.metric) = (0, false, 0);
+        }
+        let by_kernel = Hop { interface: 0, via: None, weight: 1, on_link: false, encap: true };
+        (self.nexthop, self.dead) = (None, 0);
+        self.hops = Hops::from_iter([by_kernel]);
+    }
 }
 
 /// An entry of a multicast routing cache.
@@ -595,6 +623,7 @@ fn parse_route(raw: &Raw<'_>) -> Result<Message, Malformed> {
         hops: Hops::new(),
         dead: 0,
         cloned: flags & RTM_F_CLONED != 0,
+        has_mtu: false,
     };
     // `rtm_flags` has the flags of the hop in its low byte when there is only one.
     let mut single = Hop {
@@ -618,6 +647,10 @@ fn parse_route(raw: &Raw<'_>) -> Result<Message, Malformed> {
             RTA_NH_ID => route.nexthop = Some(attribute.u32()?),
             RTA_ENCAP => single.encap = true,
             RTA_SRC => route.from = true,
+            RTA_METRICS => attributes(raw.kind, attribute.value, |metric| {
+                route.has_mtu |= metric.kind == RTAX_MTU;
+                Ok(())
+            })?,
             _ => {}
         }
         Ok(())

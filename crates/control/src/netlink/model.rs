@@ -224,6 +224,8 @@ pub(super) struct Model {
     pub(super) places: Places,
     /// True to follow routes.
     pub(super) with_routes: bool,
+    /// True if routes that cannot be followed exactly lead to the kernel.
+    exact: bool,
     links: BTreeMap<u32, Link>,
     addresses: BTreeMap<u32, Vec<Address>>,
     neighbours: HashMap<(u32, IpAddr), Neighbour>,
@@ -267,6 +269,7 @@ impl Model {
             idle_vlans: BTreeMap::new(),
             finder: Finder::new(&config.vlans),
             with_routes: config.following.routes,
+            exact: config.following.exact,
             links: BTreeMap::new(),
             addresses: BTreeMap::new(),
             neighbours: HashMap::new(),
@@ -549,7 +552,11 @@ impl Model {
 
     fn understand(&mut self, raw: &Raw<'_>) -> Option<Message> {
         self.counts.messages += 1;
-        Message::parse(raw).inspect_err(|error| self.malformed(error)).ok()
+        let mut message = Message::parse(raw).inspect_err(|error| self.malformed(error)).ok()?;
+        if let (true, Message::Route(route)) = (self.exact, &mut message) {
+            route.leave_to_kernel();
+        }
+        Some(message)
     }
 
     /// Counts a malformed message.
@@ -1042,7 +1049,7 @@ mod tests {
             ports: Vec::new(),
             vlans: HostVlans::default(),
             vrfs: vec![vrf],
-            following: Following { routes: true, audit: None, receive_buffer: 0 },
+            following: Following { routes: true, exact: false, audit: None, receive_buffer: 0 },
             multicast: false,
             apart: None,
         })

@@ -17,7 +17,9 @@ use super::Error;
 
 /// Groups of notifications: `RTMGRP_*`, and for later ones `1 << (RTNLGRP_* - 1)`.
 pub(super) mod group {
-    use linux_raw_sys::netlink::rtnetlink_groups::{RTNLGRP_IPV6_RULE, RTNLGRP_NEXTHOP};
+    use linux_raw_sys::netlink::rtnetlink_groups::{
+        RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV6_NETCONF, RTNLGRP_IPV6_RULE, RTNLGRP_NEXTHOP,
+    };
     pub(crate) use linux_raw_sys::netlink::{
         RTMGRP_IPV4_IFADDR as IPV4_IFADDR, RTMGRP_IPV4_MROUTE as IPV4_MROUTE,
         RTMGRP_IPV4_ROUTE as IPV4_ROUTE, RTMGRP_IPV4_RULE as IPV4_RULE,
@@ -25,6 +27,8 @@ pub(super) mod group {
         RTMGRP_IPV6_ROUTE as IPV6_ROUTE, RTMGRP_LINK as LINK, RTMGRP_NEIGH as NEIGH,
     };
 
+    pub(crate) const IPV4_NETCONF: u32 = 1 << (RTNLGRP_IPV4_NETCONF as u32 - 1);
+    pub(crate) const IPV6_NETCONF: u32 = 1 << (RTNLGRP_IPV6_NETCONF as u32 - 1);
     pub(crate) const IPV6_RULE: u32 = 1 << (RTNLGRP_IPV6_RULE as u32 - 1);
     pub(crate) const NEXTHOP: u32 = 1 << (RTNLGRP_NEXTHOP as u32 - 1);
 }

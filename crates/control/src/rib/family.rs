@@ -118,6 +118,8 @@ pub(super) struct Routes<A: Family> {
     withheld: Option<Prefix<A>>,
     /// Changes of the FIB: prefixes added, removed, or with another next hop.
     pub(super) changes: u64,
+    /// The prefixes of these changes, since they were last asked for; `None`: nobody follows them.
+    installed: Option<Vec<Prefix<A>>>,
     /// Number of candidates of each source, by [`RouteSource::index`].
     pub(super) counts: [usize; RouteSource::ALL.len()],
 }
@@ -135,6 +137,7 @@ impl<A: Family> Routes<A> {
             sweep: Sweep { last: None, running: false, again: false },
             withheld: None,
             changes: 0,
+            installed: None,
             counts: [0; RouteSource::ALL.len()],
         }
     }
@@ -171,6 +174,21 @@ impl<A: Family> Routes<A> {
     #[cfg(test)]
     pub(super) fn fib_for_test(&mut self) -> &mut dyn Table<A> {
         &mut *self.fib
+    }
+
+    /// Starts the recording of changes of the FIB.
+    pub(super) fn follow_installed(&mut self) {
+        self.installed.get_or_insert_default();
+    }
+
+    /// Returns the prefixes of the FIB that have been added, removed, or got another next hop since the last call.
+    pub(super) fn drain_installed(&mut self) -> Vec<Prefix<A>> {
+        self.installed.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Returns true if changes of the FIB have been recorded.
+    pub(super) fn has_installed(&self) -> bool {
+        self.installed.as_ref().is_some_and(|installed| !installed.is_empty())
     }
 
     pub(super) fn pending(&self) -> usize {
@@ -314,6 +332,9 @@ impl<A: Family> Routes<A> {
         }
         let whole = self.apply(&changes);
         self.changes += changes.len() as u64;
+        if let Some(installed) = &mut self.installed {
+            installed.extend(changes.iter().map(Change::prefix));
+        }
         let mut refused = Vec::new();
         for (change, before) in changes.iter().zip(before) {
             let prefix = change.prefix();

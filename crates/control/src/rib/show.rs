@@ -1,5 +1,7 @@
 //! Queries of commands: routes, lookups, summaries.
 
+use dataplane::next_hop::FIRST_DYNAMIC;
+
 use super::groups::RouteId;
 use super::next_hops::{NO_GROUP, NO_ROOM};
 use super::*;
@@ -83,6 +85,63 @@ impl Rib {
         self.vrfs.get(vrf.index()).into_iter().flat_map(move |Vrf { v4, v6 }| {
             let v4 = v4.from(family::start(start)).map(|(prefix, _)| Ipv4Addr::net(prefix));
             v4.chain(v6.from(family::start(start)).map(|(prefix, _)| Ipv6Addr::net(prefix)))
+        })
+    }
+
+    /// Starts the recording of changes of a VRF's FIBs.
+    pub fn follow_installed(&mut self, vrf: VrfId) {
+        if let Some(Vrf { v4, v6 }) = self.vrfs.get_mut(vrf.index()) {
+            v4.follow_installed();
+            v6.follow_installed();
+        }
+    }
+
+    /// Returns true if changes of a VRF's FIBs have been recorded and not drained.
+    pub fn has_installed(&self, vrf: VrfId) -> bool {
+        self.vrfs
+            .get(vrf.index())
+            .is_some_and(|Vrf { v4, v6 }| v4.has_installed() || v6.has_installed())
+    }
+
+    /// Returns the prefixes whose entry in a VRF's FIBs has changed since the last call, in no order.
+    pub fn drain_installed(&mut self, vrf: VrfId) -> Vec<IpNet> {
+        let Some(Vrf { v4, v6 }) = self.vrfs.get_mut(vrf.index()) else { return Vec::new() };
+        let v4 = v4.drain_installed().into_iter().map(Ipv4Addr::net);
+        v4.chain(v6.drain_installed().into_iter().map(Ipv6Addr::net)).collect()
+    }
+
+    /// Returns the treatment of packets by exactly this prefix of a VRF's FIB; `None` if it is not in the FIB.
+    pub fn treatment(&self, vrf: VrfId, prefix: IpNet) -> Option<Treatment> {
+        let routes = self.vrfs.get(vrf.index())?;
+        let v4 = Ipv4Addr::prefix(&prefix).and_then(|prefix| routes.v4.entry(prefix));
+        let v6 = Ipv6Addr::prefix(&prefix).and_then(|prefix| routes.v6.entry(prefix));
+        treatment(v4.or(v6)?)
+    }
+
+    /// Returns the first prefix of a VRF's FIB behind this place, which is of the same family as the prefix there.
+    pub fn prefix_after(&self, vrf: VrfId, place: IpNet) -> Option<IpNet> {
+        let Vrf { v4, v6 } = self.vrfs.get(vrf.index())?;
+        let start = Bound::Excluded(place);
+        match place {
+            IpNet::V4(_) => {
+                let mut all =
+                    v4.from(family::start(start)).filter(|(_, of)| treatment(of).is_some());
+                all.next().map(|(prefix, _)| Ipv4Addr::net(prefix))
+            }
+            IpNet::V6(_) => {
+                let mut all =
+                    v6.from(family::start(start)).filter(|(_, of)| treatment(of).is_some());
+                all.next().map(|(prefix, _)| Ipv6Addr::net(prefix))
+            }
+        }
+    }
+
+    /// Returns the treatment of packets by each prefix of a VRF's FIBs, in the order of prefixes, IPv4 first.
+    pub fn treatments(&self, vrf: VrfId) -> impl Iterator<Item = (IpNet, Treatment)> {
+        self.vrfs.get(vrf.index()).into_iter().flat_map(|Vrf { v4, v6 }| {
+            let v4 = v4.from(Bound::Unbounded).map(|(prefix, of)| (Ipv4Addr::net(prefix), of));
+            let v6 = v6.from(Bound::Unbounded).map(|(prefix, of)| (Ipv6Addr::net(prefix), of));
+            v4.chain(v6).filter_map(|(prefix, entry)| Some((prefix, treatment(entry)?)))
         })
     }
 
@@ -216,5 +275,14 @@ impl Rib {
             waiting: self.waiting.len(),
             ..tables
         }
+    }
+}
+
+/// Returns the treatment of packets by an entry of the FIB; `None` if the FIB has none.
+fn treatment(entry: &Entry) -> Option<Treatment> {
+    match entry.installed {
+        NO_ROUTE => None,
+        hop if hop < FIRST_DYNAMIC => Some(Treatment::Other),
+        _ => Some(Treatment::Forwarded),
     }
 }

@@ -7,14 +7,24 @@
 //! the process is killed: identifies and removes it, by libbpf, which that driver has loaded.
 
 use std::ffi::{CStr, c_int, c_void};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::{mem, ptr};
+use std::sync::atomic::AtomicU64;
+use std::{fs, mem, ptr};
 
 use crate::Errno;
 
+const BPF_MAP_CREATE: libc::c_long = 0;
+const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
+const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
+const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
 const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_PROG_TEST_RUN: libc::c_long = 10;
 const BPF_LINK_CREATE: libc::c_long = 28;
+
+/// Attachment of XDP programs.
+const BPF_XDP: u32 = 37;
 
 /// Attachment of a program, and its verdict on every packet.
 #[derive(Clone, Copy)]
@@ -85,6 +95,218 @@ struct LinkAttributes {
     rest: [u64; 4],
 }
 
+/// The part of `union bpf_attr` for `BPF_MAP_CREATE` up to the last field used.
+#[repr(C)]
+#[derive(Default)]
+struct MapAttributes {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    flags: u32,
+}
+
+/// The part of `union bpf_attr` for calls about an element of a map.
+#[repr(C)]
+#[derive(Default)]
+struct ElementAttributes {
+    map: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// The part of `union bpf_attr` for `BPF_PROG_TEST_RUN`.
+#[repr(C)]
+#[derive(Default)]
+struct RunAttributes {
+    program: u32,
+    result: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    context_size_in: u32,
+    context_size_out: u32,
+    context_in: u64,
+    context_out: u64,
+    flags: u32,
+    processor: u32,
+    batch_size: u32,
+    unused: u32,
+}
+
+/// `struct xdp_md`.
+#[repr(C)]
+#[derive(Default)]
+struct XdpContext {
+    data: u32,
+    data_end: u32,
+    data_meta: u32,
+    ingress: u32,
+    queue: u32,
+    egress: u32,
+}
+
+/// A map of BPF programs, with keys and values of these types; of a map with a value for each processor, that is
+/// the type of each.
+#[derive(Debug)]
+pub(super) struct Map<K, V> {
+    descriptor: OwnedFd,
+    of: PhantomData<(K, V)>,
+}
+
+impl<K, V> Map<K, V> {
+    /// Creates a map whose keys begin with their number of bits and of which the longest key that fits is found.
+    /// Memory is taken as it fills.
+    pub(super) fn longest_prefix(most: u32) -> Result<Self, Errno> {
+        const LPM_TRIE: u32 = 11;
+        const NO_PREALLOC: u32 = 1;
+        let attributes = MapAttributes {
+            map_type: LPM_TRIE,
+            key_size: size_of::<K>() as u32,
+            value_size: size_of::<V>() as u32,
+            max_entries: most,
+            flags: NO_PREALLOC,
+        };
+        let descriptor = descriptor(call(BPF_MAP_CREATE, attributes)?)?;
+        Ok(Self { descriptor, of: PhantomData })
+    }
+
+    /// Creates it for the map with this descriptor.
+    ///
+    /// # Safety
+    /// The map has keys and values of these sizes.
+    pub(super) unsafe fn of(descriptor: OwnedFd) -> Self {
+        Self { descriptor, of: PhantomData }
+    }
+
+    /// Returns its descriptor.
+    pub(super) fn descriptor(&self) -> &OwnedFd {
+        &self.descriptor
+    }
+
+    /// Sets an element.
+    pub(super) fn put(&self, key: &K, value: &V) -> Result<(), Errno> {
+        self.element(BPF_MAP_UPDATE_ELEM, key, ptr::from_ref(value) as u64)
+    }
+
+    /// Removes an element.
+    pub(super) fn remove(&self, key: &K) -> Result<(), Errno> {
+        self.element(BPF_MAP_DELETE_ELEM, key, 0)
+    }
+
+    /// Reads the values of an element of a map with one for each possible processor.
+    pub(super) fn get_all(&self, key: &K) -> Result<Vec<V>, Errno>
+    where
+        V: Clone + Default,
+    {
+        // A power of two above all processors costs nothing, and one that cannot be read is no reason to fail.
+        let processors = possible_processors().unwrap_or(4096);
+        let mut values = vec![V::default(); processors];
+        self.element(BPF_MAP_LOOKUP_ELEM, key, values.as_mut_ptr() as u64)?;
+        Ok(values)
+    }
+
+    fn element(&self, command: libc::c_long, key: &K, value: u64) -> Result<(), Errno> {
+        let map = self.descriptor.as_raw_fd() as u32;
+        let attributes = ElementAttributes { map, key: ptr::from_ref(key) as u64, value, flags: 0 };
+        call(command, attributes).map(drop)
+    }
+}
+
+impl Map<u32, u64> {
+    /// Creates a map of one number that can be mapped.
+    pub(super) fn mapped_number() -> Result<Self, Errno> {
+        const ARRAY: u32 = 2;
+        const MMAPABLE: u32 = 1 << 10;
+        let attributes = MapAttributes {
+            map_type: ARRAY,
+            key_size: size_of::<u32>() as u32,
+            value_size: size_of::<u64>() as u32,
+            max_entries: 1,
+            flags: MMAPABLE,
+        };
+        let descriptor = descriptor(call(BPF_MAP_CREATE, attributes)?)?;
+        Ok(Self { descriptor, of: PhantomData })
+    }
+
+    /// Maps the number of [`Self::mapped_number`].
+    pub(super) fn map_number(&self) -> Result<Mapped, Errno> {
+        let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        let (none, size, file) = (ptr::null_mut(), size_of::<u64>(), self.descriptor.as_raw_fd());
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let place = unsafe { libc::mmap(none, size, access, shared, file, 0) };
+        if place == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        NonNull::new(place.cast()).map(Mapped).ok_or(Errno::ENOMEM)
+    }
+}
+
+/// A number shared with BPF programs.
+#[derive(Debug)]
+pub(super) struct Mapped(NonNull<AtomicU64>);
+
+// SAFETY: an atomic number, mapped as long as this exists.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// Returns the number.
+    pub(super) fn number(&self) -> &AtomicU64 {
+        // SAFETY: mapped as long as this exists, at the beginning of a page.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping, which no one uses any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<u64>()) };
+    }
+}
+
+/// Returns the number of processors for which maps have a value.
+fn possible_processors() -> Option<usize> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/possible").ok()?;
+    last_of(text.trim()).map(|last| last + 1)
+}
+
+/// Returns the last number of a list such as `0-3,8`.
+fn last_of(list: &str) -> Option<usize> {
+    list.rsplit([',', '-']).next()?.parse().ok()
+}
+
+/// Attaches an XDP program to an interface, with `XDP_FLAGS_*`, for as long as the descriptor is open.
+pub(super) fn link_xdp(program: &impl AsFd, interface: u32, flags: u32) -> Result<OwnedFd, Errno> {
+    let program = program.as_fd().as_raw_fd() as u32;
+    let (attach_type, rest) = (BPF_XDP, [0; 4]);
+    bpf(BPF_LINK_CREATE, LinkAttributes { program, interface, attach_type, flags, rest })
+}
+
+/// Runs an XDP program over a frame as if an interface had received it, with the effects of its verdict.
+pub(super) fn run_live(program: &impl AsFd, interface: u32, frame: &[u8]) -> Result<(), Errno> {
+    const LIVE_FRAMES: u32 = 1 << 1;
+    let data_end = frame.len() as u32;
+    let context = XdpContext { data_end, ingress: interface, ..XdpContext::default() };
+    let attributes = RunAttributes {
+        program: program.as_fd().as_raw_fd() as u32,
+        data_size_in: data_end,
+        data_in: frame.as_ptr() as u64,
+        repeat: 1,
+        context_size_in: size_of::<XdpContext>() as u32,
+        context_in: ptr::from_ref(&context) as u64,
+        flags: LIVE_FRAMES,
+        batch_size: 1,
+        ..RunAttributes::default()
+    };
+    call(BPF_PROG_TEST_RUN, attributes).map(drop)
+}
+
 /// Attaches the hook's program to an interface, for as long as the descriptor is open.
 pub(super) fn attach(hook: Hook, interface: u32) -> Result<OwnedFd, Errno> {
     let program = load(hook)?;
@@ -95,7 +317,15 @@ pub(super) fn attach(hook: Hook, interface: u32) -> Result<OwnedFd, Errno> {
         flags: hook.link_flags,
         ..LinkAttributes::default()
     };
-    bpf(BPF_LINK_CREATE, &attributes)
+    bpf(BPF_LINK_CREATE, attributes)
+}
+
+/// Checks that the kernel can run programs in live mode, by a frame of a type that no protocol has.
+pub(super) fn examine_live(interface: u32) -> Result<(), Errno> {
+    let mut frame = [0; 60];
+    // For local experiments (IEEE 802).
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    run_live(&load(XDP_PASS)?, interface, &frame)
 }
 
 fn load(hook: Hook) -> Result<OwnedFd, Errno> {
@@ -114,18 +344,25 @@ fn load(hook: Hook) -> Result<OwnedFd, Errno> {
         expected_attach_type: hook.attach_type,
         ..LoadAttributes::default()
     };
-    bpf(BPF_PROG_LOAD, &attributes)
+    bpf(BPF_PROG_LOAD, attributes)
 }
 
-fn bpf<T>(command: libc::c_long, attributes: &T) -> Result<OwnedFd, Errno> {
-    // SAFETY: the kernel reads `size_of::<T>()` bytes of attributes, whose pointers lead to arrays
-    // that live until the call returns; it writes nothing (no log was requested).
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<T>()) };
-    if result < 0 {
-        return Err(Errno::last());
-    }
+/// Makes a call that returns a descriptor.
+fn bpf<T>(command: libc::c_long, attributes: T) -> Result<OwnedFd, Errno> {
+    descriptor(call(command, attributes)?)
+}
+
+fn descriptor(result: i32) -> Result<OwnedFd, Errno> {
     // SAFETY: a descriptor that the kernel has just created for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
+    Ok(unsafe { OwnedFd::from_raw_fd(result) })
+}
+
+fn call<T>(command: libc::c_long, mut attributes: T) -> Result<i32, Errno> {
+    let size = size_of::<T>();
+    // SAFETY: the kernel reads and writes no more than the attributes, and reads memory to which they point, which lives
+    // until the call returns. It writes into that for `Map::get_all` only, which has room for all processors.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, &mut attributes, size) };
+    if result < 0 { Err(Errno::last()) } else { Ok(result as i32) }
 }
 
 /// Returns a function of libbpf, if the library is loaded and has it.
@@ -173,5 +410,19 @@ pub(super) fn detach_xdp(interface: u32) {
         if xdp_program(interface).is_some() {
             detach(interface as c_int, mode, ptr::null());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_processor_of_a_list_is_found() {
+        assert_eq!(last_of("0"), Some(0));
+        assert_eq!(last_of("0-15"), Some(15));
+        assert_eq!(last_of("0-3,8-11"), Some(11));
+        assert_eq!(last_of(""), None);
+        assert!(possible_processors().unwrap() >= 1);
     }
 }

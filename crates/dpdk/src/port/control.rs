@@ -18,12 +18,10 @@
 //! sockets, and gives the place back before the driver closes. Rules are entries of its maps and change while packets
 //! arrive.
 //!
-//! The functions of libbpf are looked up in the library that DPDK's driver has loaded. libbpf-rs would link a second
-//! libbpf, built from source, and add the headers of libelf and zlib to what a build needs; aya 0.13 takes a map that
-//! exists already from a pinned file only, and the driver pins none.
+//! The functions of libbpf are those of the library that DPDK's driver has loaded (`libbpf.rs`).
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,7 +29,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use wire::pattern::{Addresses, Masked, Pattern, Traffic, Upper};
 
-use super::bpf::{function_of_libbpf, xdp_program};
+use super::bpf::xdp_program;
+use super::libbpf::{AttachOptions, Libbpf, errno};
 use crate::Errno;
 
 /// The program as clang has compiled it.
@@ -199,57 +198,6 @@ fn upper(upper: Upper) -> Result<(Form, u16, u16), &'static str> {
     }
 }
 
-/// Functions of libbpf, which the AF_XDP driver has loaded.
-#[derive(Clone, Copy)]
-struct Libbpf {
-    open: unsafe extern "C" fn(*const c_void, usize, *const c_void) -> *mut c_void,
-    find_map: unsafe extern "C" fn(*const c_void, *const c_char) -> *mut c_void,
-    reuse: unsafe extern "C" fn(*mut c_void, c_int) -> c_int,
-    load: unsafe extern "C" fn(*mut c_void) -> c_int,
-    first_program: unsafe extern "C" fn(*const c_void, *mut c_void) -> *mut c_void,
-    program: unsafe extern "C" fn(*const c_void) -> c_int,
-    map: unsafe extern "C" fn(*const c_void) -> c_int,
-    close: unsafe extern "C" fn(*mut c_void),
-    attached: unsafe extern "C" fn(u32) -> c_int,
-    attach: unsafe extern "C" fn(c_int, c_int, u32, *const AttachOptions) -> c_int,
-    put: unsafe extern "C" fn(c_int, *const c_void, *const c_void, u64) -> c_int,
-    get: unsafe extern "C" fn(c_int, *const c_void, *mut c_void) -> c_int,
-    delete: unsafe extern "C" fn(c_int, *const c_void) -> c_int,
-}
-
-/// `struct bpf_xdp_attach_opts`.
-#[repr(C)]
-struct AttachOptions {
-    size: usize,
-    old: c_int,
-    /// libbpf refuses unknown fields unless they are zero.
-    rest: c_int,
-}
-
-impl Libbpf {
-    /// Finds the functions; `None`: the library lacks one.
-    fn find() -> Option<Self> {
-        // SAFETY: the types that libbpf declares (libbpf.h, bpf.h of 0.8 and later).
-        unsafe {
-            Some(Self {
-                open: function_of_libbpf(c"bpf_object__open_mem")?,
-                find_map: function_of_libbpf(c"bpf_object__find_map_by_name")?,
-                reuse: function_of_libbpf(c"bpf_map__reuse_fd")?,
-                load: function_of_libbpf(c"bpf_object__load")?,
-                first_program: function_of_libbpf(c"bpf_object__next_program")?,
-                program: function_of_libbpf(c"bpf_program__fd")?,
-                map: function_of_libbpf(c"bpf_map__fd")?,
-                close: function_of_libbpf(c"bpf_object__close")?,
-                attached: function_of_libbpf(c"bpf_prog_get_fd_by_id")?,
-                attach: function_of_libbpf(c"bpf_xdp_attach")?,
-                put: function_of_libbpf(c"bpf_map_update_elem")?,
-                get: function_of_libbpf(c"bpf_map_lookup_elem")?,
-                delete: function_of_libbpf(c"bpf_map_delete_elem")?,
-            })
-        }
-    }
-}
-
 /// The program with its maps, loaded. Dropping it unloads it unless it is attached.
 struct Loaded {
     libbpf: Libbpf,
@@ -326,11 +274,6 @@ impl Drop for Loaded {
         // SAFETY: the object has no other user.
         unsafe { (self.libbpf.close)(self.object.as_ptr()) };
     }
-}
-
-/// Returns the error of a function that returns it as a negative number.
-fn errno(result: c_int) -> Result<(), Errno> {
-    if result < 0 { Err(Errno::from_raw(-result)) } else { Ok(()) }
 }
 
 fn check(step: &str, result: c_int) -> Result<c_int, String> {

@@ -351,6 +351,27 @@ impl KernelInterface {
         }
     }
 
+    /// Checks that the interface can be accelerated, as far as its flags and its type say.
+    pub(super) fn check_accelerated(&self) -> Result<(), String> {
+        let name = &self.name;
+        let unreadable = |errno| format!("device {name}: {errno}");
+        if !self.interface.is_ethernet().map_err(unreadable)? {
+            return Err(format!(
+                "device {name} has no Ethernet frames, and only Ethernet is accelerated"
+            ));
+        }
+        let flags = self.interface.flags().map_err(unreadable)?;
+        if flags & libc::IFF_SLAVE as i16 != 0 {
+            return Err(format!(
+                "device {name} belongs to a bond, whose packets are not accelerated"
+            ));
+        }
+        if flags & libc::IFF_UP as i16 == 0 {
+            return Err(format!("device {name} is down; set it up: ip link set {name} up"));
+        }
+        Ok(())
+    }
+
     pub(super) fn mtu(&self) -> Result<u16, Errno> {
         Ok(u16::try_from(self.interface.mtu()?).unwrap_or(u16::MAX))
     }

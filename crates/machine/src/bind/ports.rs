@@ -128,7 +128,9 @@ impl Binder {
     /// Returns the ports whose devices are kernel interfaces that the machine itself needs, with
     /// the reasons.
     fn carrying<'c>(&self, config: &'c Config) -> Vec<(&'c Port, String)> {
-        let kernel = config.ports.iter().filter(|port| matches!(port.device, Device::Kernel(_)));
+        // An accelerated interface goes on to serve the machine.
+        let taken = config.ports.iter().filter(|port| !port.accelerate);
+        let kernel = taken.filter(|port| matches!(port.device, Device::Kernel(_)));
         let kernel: Vec<&Port> = kernel.collect();
         if kernel.is_empty() {
             return Vec::new();

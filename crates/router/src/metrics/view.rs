@@ -93,6 +93,8 @@ pub struct View {
     pub rib: Summary,
     /// Neighbours by interface.
     pub neighbours: Vec<(String, u64)>,
+    /// Packets of accelerated interfaces, by interface and outcome.
+    pub accelerated: Vec<(String, String, u64)>,
     /// The number of the configuration.
     pub configuration: u64,
     /// True if it waits for confirmation.
@@ -112,6 +114,7 @@ impl View {
         self.steps(families)?;
         self.forwarders(families)?;
         self.slow_path(families)?;
+        self.acceleration(families)?;
         self.queues(families)?;
         self.rules(families)?;
         self.flows(families)?;
@@ -404,6 +407,19 @@ impl View {
         families.gauge("turnpike_slow_path_waiting_events", help, events.waiting)?;
         let help = "Events of the slow path lost because their queue was full";
         families.counter("turnpike_slow_path_lost_events", help, events.lost)
+    }
+
+    fn acceleration(&self, families: &mut Families<'_>) -> fmt::Result {
+        if self.accelerated.is_empty() {
+            return Ok(());
+        }
+        let sample = |(interface, outcome, count): &(String, String, u64)| {
+            ([("interface", interface.clone()), ("outcome", outcome.clone())], *count)
+        };
+        let help =
+            "Packets received by accelerated interfaces, by the decision of their XDP programs";
+        let samples = self.accelerated.iter().map(sample);
+        families.counters("turnpike_acceleration_packets", help, samples)
     }
 
     fn queues(&self, families: &mut Families<'_>) -> fmt::Result {

@@ -108,6 +108,8 @@ impl Owner {
                 for notification in notifications {
                     self.on_link_notification(notification).await;
                 }
+                // Their MTU, or a setting of the kernel's.
+                self.look_at_accelerated();
             }
             PortNotification::Carrier(id, up) if self.devices.ports.get(id).is_some() => {
                 self.device_link(id, up)
@@ -163,6 +165,7 @@ impl Owner {
                     self.lose(id, &format!("its device {device} is gone")).await;
                 }
             }
+            LinkNotification::Settings => {}
             LinkNotification::Lost => self.look_at_interfaces().await,
         }
     }

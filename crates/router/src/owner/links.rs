@@ -88,7 +88,7 @@ impl Link {
     }
 
     /// The MTU of a port that was opened for one.
-    fn mtu(self, opened: u16) -> u16 {
+    pub(super) fn mtu(self, opened: u16) -> u16 {
         let host = Some(self.mtu).filter(|&mtu| mtu != 0);
         [host, self.device_mtu].into_iter().flatten().fold(opened, u16::min)
     }

@@ -76,6 +76,17 @@ impl Owner {
             neighbours: neighbours
                 .map(|(id, count)| (self.interface_name(*id), *count as u64))
                 .collect(),
+            accelerated: self
+                .acceleration()
+                .interfaces
+                .into_iter()
+                .flat_map(|of| {
+                    let name = of.name;
+                    of.packets
+                        .into_iter()
+                        .map(move |(outcome, count)| (name.clone(), outcome, count))
+                })
+                .collect(),
             configuration: self.configurations.number(),
             is_unconfirmed: self.configurations.is_unconfirmed(),
             is_refused: self.configurations.is_refused(),

@@ -413,13 +413,13 @@ impl Owner {
     ) -> Result<()> {
         let info = opened.port.info;
         let host = match host {
-            Some(mut host) => {
+            Some(mut host) if !wanted.accelerate => {
                 host.change(info.mac, info.mtu)?;
                 let wanted = wanted.interface.host.as_ref();
                 host.set_segmentation(wanted.is_some_and(|wanted| wanted.segmentation))?;
                 Some(host)
             }
-            None => self.devices.opener.host(wanted, info)?,
+            _ => self.devices.opener.host(wanted, info, Some(&opened.port))?,
         };
         opened.attach(host);
         self.bring(wanted, opened).await?;

@@ -163,6 +163,7 @@ impl Owner {
                 answer(to, &query::OVERVIEW, Ok(self.overview(interfaces, vrfs)))
             }
             Show::Counters => answer(to, &query::COUNTERS, Ok(self.forwarding.ledger.counters())),
+            Show::Acceleration => answer(to, &query::ACCELERATION, Ok(self.acceleration())),
             Show::Policing => answer(to, &query::POLICING, Ok(self.policing())),
             Show::Graph => answer(to, &query::GRAPH, Ok(self.forwarding.ledger.graph())),
             Show::Commands => answer(to, &query::COMMANDS, Ok(self.commands())),

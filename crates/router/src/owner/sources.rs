@@ -97,6 +97,8 @@ pub struct Sources {
     has_new_vlan_devices: bool,
     /// The ports with a host interface.
     hosts: InterfaceSet,
+    /// Those among them whose host interface is their device: the operator's, which no order changes.
+    devices: InterfaceSet,
     /// The ports whose host interface takes all multicasts.
     pub(super) all_multicast: InterfaceSet,
     /// Virtual MACs of interfaces.
@@ -125,7 +127,11 @@ impl Sources {
         let kernel = kernel_config(config).map(|kernel| netlink::spawn(kernel, send.clone()));
         let kernel = kernel.transpose().context("the kernel's routes and neighbours")?;
         let hosts = config.interfaces().filter(|(.., interface)| interface.host.is_some());
+        let is_device =
+            |interface: &Interface| interface.host.as_ref().is_some_and(|of| of.is_device);
+        let devices = config.interfaces().filter(|(.., interface)| is_device(interface));
         let mut sources = Self {
+            devices: devices.map(|(id, ..)| id).collect(),
             netns: netns(config),
             hosts: hosts.map(|(id, ..)| id).collect(),
             ..Self::of((send, batches), kernel, None, config.routes_from.kernel.is_some())
@@ -453,6 +459,7 @@ impl Sources {
             common_vlan_devices: None,
             has_new_vlan_devices: false,
             hosts: InterfaceSet::EMPTY,
+            devices: InterfaceSet::EMPTY,
             all_multicast: InterfaceSet::EMPTY,
             virtual_macs: Vec::new(),
             has_new_virtual_macs: false,
@@ -498,6 +505,10 @@ impl Sources {
 
     /// Asks the kernel of the host interfaces for something, if there is one.
     pub(super) fn order(&self, order: KernelOrder) {
+        let is_change = !matches!(order, KernelOrder::Resolve { .. });
+        if is_change && order.port().is_some_and(|port| self.devices.contains(port)) {
+            return;
+        }
         let space = order.port().and_then(|port| self.space_of.get(&port));
         let space = space.and_then(|vrf| self.spaces.get(vrf)).map(|space| &space.kernel);
         if let Some(kernel) = space.or(self.kernel.as_ref()) {
@@ -608,7 +619,9 @@ fn entrance(config: &Config, before: Option<&Fpm>, wanted: &Fpm) -> Result<Entra
 fn following(config: &Config) -> Following {
     let routes = config.routes_from.kernel.is_some();
     let KernelRoutes { audit, receive_buffer } = config.routes_from.kernel.unwrap_or_default();
-    Following { routes, audit: audit.filter(|_| routes), receive_buffer }
+    // The kernel forwards what accelerated interfaces do not take.
+    let exact = config.ports.iter().any(|port| port.accelerate);
+    Following { routes, exact, audit: audit.filter(|_| routes), receive_buffer }
 }
 
 impl Owner {

@@ -317,6 +317,21 @@ impl Outbox {
         self.hosts.remove(&port)
     }
 
+    /// Returns true if the kernel is to get all packets of an interface that forwarders do not send.
+    pub fn returns(&self, interface: InterfaceId) -> bool {
+        self.hosts.get(&interface).is_some_and(|link| link.interface.takes_all())
+    }
+
+    /// Gives the kernel a packet by the host interface of its ingress interface.
+    pub fn give(&mut self, interface: InterfaceId, packet: Mbuf) {
+        let Self { hosts, counters, .. } = self;
+        let Some(link) = hosts.get_mut(&interface) else {
+            return counters.discard(packet, DropReason::NotLocal);
+        };
+        let mut done = |packets: &[Mbuf], result| counters.delivered(packets, interface, result);
+        link.interface.give(packet, &mut done);
+    }
+
     /// The host interface of a port or VLAN of this worker.
     pub fn host(&mut self, port: InterfaceId) -> Option<&mut HostLink> {
         self.hosts.get_mut(&port)
@@ -432,13 +447,9 @@ impl Output<Frame> for Outbox {
     }
 
     fn deliver(&mut self, port: InterfaceId, packet: Frame) {
-        let Self { hosts, counters, .. } = self;
-        let Some(packet) = packet.into_packet() else { return };
-        let Some(link) = hosts.get_mut(&port) else {
-            return counters.discard(packet, DropReason::NotLocal);
-        };
-        let mut done = |packets: &[Mbuf], result| counters.delivered(packets, port, result);
-        link.interface.give(packet, &mut done);
+        if let Some(packet) = packet.into_packet() {
+            self.give(port, packet);
+        }
     }
 
     fn drop(&mut self, packet: Frame, reason: DropReason) {

@@ -71,6 +71,7 @@ pub fn check(source: &SourceArgs, offline: bool, program: &Program) -> Result<(S
         let checked = config::check_machine(&config, vdevs, Strictness::New);
         checked.map_err(|errors| anyhow!("{errors}"))?;
         binder.check(&config, None)?;
+        super::accelerate::check(&config)?;
         quarantine::examine(&config.quarantine.directory)?;
         tls::examine(&config, None, Strictness::New)?;
         warnings.extend(binder.taken_over(&config));

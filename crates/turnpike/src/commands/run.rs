@@ -13,8 +13,9 @@ use nix::errno::Errno;
 use router::archive::{Claim, LastGood};
 use router::hold;
 use router::log;
-use router::{Program, RunSettings};
+use router::{ConfigSource, Program, RunSettings};
 
+use super::accelerate;
 use super::check::SourceArgs;
 
 /// Options of `turnpike run`.
@@ -64,6 +65,21 @@ pub fn run(args: &RunArgs, program: &Program) -> Result<()> {
     })
 }
 
+/// [`run`] with a configuration that has no file.
+pub fn run_config(
+    config: Config,
+    source: &ConfigSource,
+    program: &Program,
+    socket: &Path,
+    no_huge: bool,
+) -> Result<()> {
+    let config = examined(config, |errors, _| anyhow!("{errors}"))?;
+    let no_huge = no_huge || config.memory.no_huge;
+    // There are no host interfaces to be held.
+    let settings = RunSettings { no_huge, hold: 0, state: None, refused: None };
+    router::run(config, source, program, socket, settings)
+}
+
 /// Returns the file's configuration; or the last good one, if the file is refused or a start with it has failed.
 fn choose(args: &RunArgs, state: Option<&Claim>, program: &Program) -> Result<Chosen> {
     let good = state.and_then(Claim::last_good);
@@ -95,22 +111,33 @@ fn is_text_of(good: &LastGood, file: &Path) -> bool {
 
 /// Compares a configuration with this machine.
 fn checked(args: &RunArgs, loaded: Result<(Config, Vec<String>)>) -> Result<Chosen> {
-    let (mut config, mut warnings) = loaded?;
-    log::set_level(config.log.level);
-    let binder = Binder::here();
-    binder.resolve(&mut config)?;
-    binder.give_back_left(&config);
-    let vdevs = router::virtual_drivers(&config);
-    let checked = config::check_machine(&config, vdevs, Strictness::Known);
-    checked.map_err(|errors| match names_core(&errors, &config) {
+    let (config, mut warnings) = loaded?;
+    let config = examined(config, |errors, config| match names_core(errors, config) {
         true => point_to_doctor(anyhow!("{errors}"), &args.source),
         false => anyhow!("{errors}"),
     })?;
+    let binder = Binder::here();
     binder.check(&config, None).map_err(|error| point_to_doctor(error, &args.source))?;
     router::quarantine::examine(&config.quarantine.directory)?;
     router::tls::examine(&config, None, Strictness::Known)?;
     warnings.extend(binder.taken_over(&config));
     Ok(Chosen { config, warnings, refused: None })
+}
+
+/// Compares a configuration with this machine, as far as no NIC is bound for that; `refused` makes the error.
+fn examined(
+    mut config: Config,
+    refused: impl FnOnce(&ConfigErrors, &Config) -> Error,
+) -> Result<Config> {
+    log::set_level(config.log.level);
+    let binder = Binder::here();
+    binder.resolve(&mut config)?;
+    binder.give_back_left(&config);
+    let vdevs = router::virtual_drivers(&config);
+    config::check_machine(&config, vdevs, Strictness::Known)
+        .map_err(|errors| refused(&errors, &config))?;
+    accelerate::check(&config)?;
+    Ok(config)
 }
 
 /// The ports' devices by the ports' names.

@@ -104,6 +104,11 @@ static SHOWS: &[&dyn ShowCommand] = &[
             to.ask(&query::COUNTERS, Show::Counters, |all| Ok(table::counters(&all, options.all)))
         },
     },
+    &Plain {
+        query: &query::ACCELERATION,
+        question: Show::Acceleration,
+        table: table::acceleration,
+    },
     &Declaration {
         query: &query::POLICING,
         alias: Some("protection"),

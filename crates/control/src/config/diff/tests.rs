@@ -386,6 +386,7 @@ const PORT: &str = "device = 'eth0'";
 const CHANGES: &[(&str, &str)] = &[
     ("device", "device = 'eth7'"),
     ("driver", "driver = 'af_packet'"),
+    ("accelerate", "device = 'a', accelerate = true"),
     ("take_over", "take_over = true"),
     ("vrf", "vrf = 'blue'"),
     ("address", "address = '10.0.9.1/24'"),
@@ -446,9 +447,11 @@ fn a_port_is_reopened_for_settings_that_say_so_and_for_no_others() {
     };
     let mut known: BTreeSet<String> = BTreeSet::new();
     for &(setting, change) in CHANGES {
-        let port =
-            if setting == "device" { change.to_owned() } else { format!("{PORT}, {change}") };
-        let diff = Diff::between(&with(PORT), &with(&port));
+        let is_whole = ["device", "accelerate"].contains(&setting);
+        let port = if is_whole { change.to_owned() } else { format!("{PORT}, {change}") };
+        let mut diff = Diff::between(&with(PORT), &with(&port));
+        // The kernel is a source of routes then.
+        diff.settings.retain(|of| setting != "accelerate" || of.port.is_some());
         let reopens = |setting: &Setting| {
             matches!(setting.effect, Effect::Reopen | Effect::ReopenHost) && diff.reopens(setting)
         };

@@ -181,8 +181,10 @@ pub(super) fn check(context: &mut Context<'_>, (ports, bonds, vlans, loopbacks):
     }
     let same_name =
         |port: &&Port| matches!(&port.device, Device::Kernel(name) if *name == port.name);
-    let taken =
-        |port: &&Port| port.interface.host.as_ref().is_some_and(|host| host.netns.is_none());
+    let taken = |port: &&Port| {
+        let host = port.interface.host.as_ref();
+        host.is_some_and(|host| host.netns.is_none() && !host.is_device)
+    };
     for port in ports.iter().filter(same_name).filter(taken) {
         let message = format!(
             "port \"{0}\": its host interface would have the name of its device, {0}; name the \

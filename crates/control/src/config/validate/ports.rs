@@ -17,14 +17,16 @@ use super::super::network::{
 use super::super::script::Statement;
 use super::super::value::{Fields, Value};
 use super::super::{Device, Driver, HostInterface, Interface, LOOPBACK, Port, PortFilter};
+use super::accelerate::{self, ACCELERATE};
 use super::{
     Context, NAME_RULE, advertise, discovery, filters, host, is_name, link, offloads, proxy,
     queues, relay, transmit,
     vrfs::{self, Vrfs},
 };
 
-const KNOWN: [&str; 37] = [
+const KNOWN: [&str; 38] = [
     "device",
+    ACCELERATE,
     "driver",
     "take_over",
     "vrf",
@@ -90,16 +92,24 @@ pub(super) fn read<'s>(
         context.port_names.push((statement.name.clone(), statement.line));
         let common = Common::of(context, filters);
         let mut fields = context.fields(what(&statement.name), statement, &known);
-        let host = host::read(&mut fields, host_by_default);
-        let (interface, mtu) = interface(&mut fields, &common, &features, host);
+        let device_is_host = accelerate::host(&mut fields);
+        let accelerate = device_is_host.is_some();
+        let host = device_is_host.or_else(|| host::read(&mut fields, host_by_default));
+        let (mut interface, mtu) = interface(&mut fields, &common, &features, host);
         let address_line = fields.line_of("address");
         let device = device(&mut fields, &mut devices, statement);
+        if accelerate {
+            accelerate::check_name(&mut fields, &statement.name, &device);
+            // The kernel sends them, as its sysctls say.
+            redirect(&mut interface);
+        }
         let port = Port {
             // Too many ports are refused below.
             id: u16::try_from(index).ok().and_then(PortId::new).unwrap_or(PortId::FIRST),
             line: statement.line,
             name: statement.name.clone(),
             driver: driver(&mut fields, &device),
+            accelerate,
             device,
             mac: mac(&mut fields),
             mtu,
@@ -130,6 +140,13 @@ pub(super) fn read<'s>(
     context.ports = count;
     context.any_host = ports.iter().any(|port| port.interface.host.is_some());
     ports
+}
+
+/// Has packets that leave by their ingress interface looked at by the slow path.
+fn redirect(interface: &mut Interface) {
+    interface.settings.redirects = true;
+    let of_redirects = interface.features.iter_mut().filter(|(of, _)| *of == REDIRECTS);
+    of_redirects.for_each(|(_, value)| *value = 1);
 }
 
 /// State that the readers of interfaces need.

@@ -26,6 +26,7 @@ fn hop(interface: u32, via: &str) -> Hop {
 
 fn route(prefix: &str, hops: &[Hop]) -> RouteMessage {
     RouteMessage {
+        has_mtu: false,
         prefix: prefix.parse().unwrap(),
         table: RT_TABLE_MAIN,
         tos: 0,

@@ -209,7 +209,7 @@ fn vlan_devices_are_missing_until_the_links_have_been_read() {
         vlans: HostVlans { followed, ..HostVlans::default() },
         vrfs: Vec::new(),
         // Nothing but links is waited for.
-        following: Following { routes: false, audit: None, receive_buffer: 1 << 20 },
+        following: Following { routes: false, exact: false, audit: None, receive_buffer: 1 << 20 },
         multicast: false,
         apart: None,
     };

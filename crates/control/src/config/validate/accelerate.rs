@@ -1,0 +1,156 @@
+//! `turnpike.accelerate { "eth0", "eth1" }`, and `accelerate = true` of a port: kernel interfaces that stay the kernel's.
+//!
+//! Addresses, routes, neighbours, MTU and MAC of such an interface are the kernel's, and settings that change them, or
+//! that make Turnpike answer for the interface, are refused.
+
+use std::borrow::Cow;
+
+use super::super::script::{Keyword, Statement};
+use super::super::value::{Fields, Table, Value};
+use super::super::{Bond, Device, HostInterface, KernelRoutes, Port, RoutesFrom, Slowpath, Vlan};
+use super::Context;
+use super::rest::single;
+
+/// The key of a port.
+pub(super) const ACCELERATE: &str = "accelerate";
+
+const EXAMPLE: &str = "write turnpike.accelerate { \"eth0\", \"eth1\" }";
+
+/// Settings that an accelerated port does not have.
+const REFUSED: [&str; 21] = [
+    "address",
+    "advertise",
+    "all_multicast",
+    "control_queue",
+    "dad",
+    "dhcp_relay",
+    "driver",
+    "host",
+    "link",
+    "mac",
+    "mtu",
+    "offloads",
+    "promiscuous",
+    "proxy",
+    "router_discovery",
+    "rss",
+    "take_over",
+    "ttl_security",
+    "unnumbered",
+    "unreachables",
+    "vrf",
+];
+
+/// Returns the statements of the ports, those of accelerated interfaces included.
+pub(super) fn ports<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+    ports: impl Iterator<Item = &'s Statement>,
+) -> Vec<Cow<'s, Statement>> {
+    let mut all: Vec<_> = ports.map(Cow::Borrowed).collect();
+    let Some(statement) = single(context, statements) else { return all };
+    let fields = context.listed(ACCELERATE.to_owned(), statement, &[]);
+    all.extend(interfaces(fields).into_iter().map(|name| {
+        let named = [("device", Value::Text(name.clone())), (ACCELERATE, Value::Bool(true))];
+        let named = named.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let settings = Table { named, ..Table::default() };
+        Cow::Owned(Statement { keyword: Keyword::Port, line: statement.line, name, settings })
+    }));
+    all
+}
+
+fn interfaces(mut fields: Fields<'_, '_>) -> Vec<String> {
+    let items = fields.items();
+    if items.is_empty() {
+        fields.error("", format!("names no interface; {EXAMPLE}"));
+    }
+    let mut names: Vec<String> = Vec::new();
+    for item in items {
+        match item {
+            Value::Text(name) if names.contains(name) => {
+                fields.error("", format!("interface \"{name}\" is given twice; once is enough"));
+            }
+            Value::Text(name) => names.push(name.clone()),
+            other => {
+                fields.error("", format!("expected an interface's name, got {other}; {EXAMPLE}"));
+            }
+        }
+    }
+    names
+}
+
+/// Returns true if one of the ports is accelerated.
+pub(super) fn is_any(ports: &[Cow<'_, Statement>]) -> bool {
+    ports.iter().any(|port| port.settings.named.get(ACCELERATE) == Some(&Value::Bool(true)))
+}
+
+/// The kernel is a source of routes where an interface is accelerated.
+pub(super) fn follow_kernel(routes_from: &mut RoutesFrom) {
+    routes_from.kernel.get_or_insert_with(KernelRoutes::default);
+}
+
+/// Returns the host interface of an accelerated port: its device.
+pub(super) fn host(fields: &mut Fields<'_, '_>) -> Option<HostInterface> {
+    if !fields.flag(ACCELERATE) {
+        return None;
+    }
+    fields.refuse(&REFUSED, |key| {
+        format!(
+            "{key}: an accelerated interface is the kernel's, and so is this setting; leave it out"
+        )
+    });
+    Some(HostInterface { is_device: true, segmentation: false, ..HostInterface::default() })
+}
+
+/// Checks that an accelerated port has the name of its device.
+pub(super) fn check_name(fields: &mut Fields<'_, '_>, name: &str, device: &Device) {
+    match device {
+        Device::Kernel(device) if device == name || device.is_empty() => {}
+        Device::Kernel(device) => fields.error(
+            ACCELERATE,
+            format!(
+                "accelerate: the kernel's routes name the interface {device}, so the port has this name; write \
+                 turnpike.port \"{device}\""
+            ),
+        ),
+        other => fields.error(
+            ACCELERATE,
+            format!("accelerate: device {other} is no kernel interface; leave accelerate out"),
+        ),
+    }
+}
+
+/// Checks accelerated ports together with all other settings.
+pub(super) fn check(
+    context: &mut Context<'_>,
+    (ports, bonds, vlans): (&[Port], &[Bond], &[Vlan]),
+    slowpath: &Slowpath,
+) {
+    let accelerated: Vec<&Port> = ports.iter().filter(|port| port.accelerate).collect();
+    for port in &accelerated {
+        let name = &port.name;
+        if let Some(bond) = bonds.iter().find(|bond| bond.ports.contains(&port.id)) {
+            let message = format!(
+                "bond \"{}\": port \"{name}\" is accelerated, and its frames stay with the kernel; leave it out",
+                bond.name
+            );
+            context.errors.add(Some(bond.line), message);
+        }
+        if let Some(vlan) = vlans.iter().find(|vlan| vlan.parent == port.id.into()) {
+            let message = format!(
+                "vlan \"{}\": port \"{name}\" is accelerated, and its tagged frames stay with the kernel; use \
+                 another parent",
+                vlan.name
+            );
+            context.errors.add(Some(vlan.line), message);
+        }
+    }
+    if let (Some(port), true) = (accelerated.first(), slowpath.workers > 1) {
+        let message = format!(
+            "slowpath: workers {}: accelerated interfaces have one, which returns packets to the kernel; leave \
+             workers out, or port \"{}\" unaccelerated",
+            slowpath.workers, port.name
+        );
+        context.errors.add(None, message);
+    }
+}

@@ -1,0 +1,471 @@
+//! Accelerated interfaces: kernel interfaces that stay the kernel's, of whose packets the port receives those that are
+//! only to be forwarded.
+//!
+//! ```text
+//!   interface -- XDP program --+-- redirect --> AF_XDP socket of the queue --> forwarder
+//!                              +-- pass --> kernel                                |
+//!                                             ^------ Returner <-- slow path <----+ what it does not forward
+//! ```
+//!
+//! The programs are `accelerate.bpf.c`. The first is attached by a BPF link, which the kernel removes with the process,
+//! before DPDK's driver makes its sockets; the driver's library finds it and attaches none of its own. Sockets leave the
+//! program's map when they are closed. So a process that is killed leaves nothing behind. That takes the kernel some time,
+//! on a busy machine a second or two; without a [`Lease`] that the process renews nothing is taken meanwhile.
+//!
+//! A frame that the process has received and does not forward is *returned*: the kernel runs the second program over it
+//! in live mode (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18), whose verdict lets it enter the stack as received by the
+//! interface. The kernel resolves the neighbour, sends the ICMP error, or forwards it, and no packet is answered twice.
+
+use std::ffi::{CStr, c_void};
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use super::bpf::{self, Map, Mapped};
+use super::libbpf::{Libbpf, errno};
+use crate::Errno;
+
+/// The programs as clang has compiled them.
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/accelerate.bpf.o"));
+
+/// Most prefixes of a family.
+const PREFIXES_MOST: u32 = 1 << 21;
+
+/// Outcome of the program for a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// To the port.
+    Redirected,
+    /// To the kernel, since the queue has no socket of the port.
+    NoSocket,
+    /// To the kernel, since forwarding is off or the port is not ready.
+    Off,
+    /// To the kernel, since the process has not renewed its lease in time: it is ended or stopped, or has no processor.
+    Stalled,
+    /// To the kernel: a frame for another MAC, a group or all.
+    OtherMac,
+    /// To the kernel: neither IPv4 nor IPv6, or tagged.
+    OtherType,
+    /// To the kernel: no valid header, or the frame is shorter than its packet.
+    Malformed,
+    /// To the kernel: IPv4 options or an IPv6 hop-by-hop header.
+    Options,
+    /// To the kernel: the TTL or hop limit ends here.
+    Ttl,
+    /// To the kernel: source or destination is one that routers do not forward.
+    Addresses,
+    /// To the kernel: longer than the least MTU of the accelerated interfaces.
+    TooLong,
+    /// To the kernel: an own address, or its route does not lead over accelerated interfaces.
+    Route,
+    /// To the kernel: no such route leads to the source, which may be a reason to drop the packet.
+    Source,
+    /// Returned to the kernel by the port, which received it first.
+    Returned,
+}
+
+impl Outcome {
+    /// All, in the program's order.
+    pub const ALL: [Self; 14] = [
+        Self::Redirected,
+        Self::NoSocket,
+        Self::Off,
+        Self::Stalled,
+        Self::OtherMac,
+        Self::OtherType,
+        Self::Malformed,
+        Self::Options,
+        Self::Ttl,
+        Self::Addresses,
+        Self::TooLong,
+        Self::Route,
+        Self::Source,
+        Self::Returned,
+    ];
+
+    /// Returns its name for operators.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Redirected => "accelerated",
+            Self::NoSocket => "no-socket",
+            Self::Off => "off",
+            Self::Stalled => "stalled",
+            Self::OtherMac => "other-mac",
+            Self::OtherType => "other-type",
+            Self::Malformed => "malformed",
+            Self::Options => "options",
+            Self::Ttl => "ttl",
+            Self::Addresses => "addresses",
+            Self::TooLong => "too-long",
+            Self::Route => "route",
+            Self::Source => "source",
+            Self::Returned => "returned",
+        }
+    }
+}
+
+/// Packets that an accelerated interface takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// The destination MAC.
+    pub mac: [u8; 6],
+    /// The longest IP packet in bytes.
+    pub longest: u16,
+    /// True for IPv4.
+    pub ip4: bool,
+    /// True for IPv6.
+    pub ip6: bool,
+}
+
+/// `struct settings`.
+#[repr(C)]
+struct Settings {
+    mac: [u8; 6],
+    longest: u16,
+    ip4: u8,
+    ip6: u8,
+    generic: u8,
+    unused: u8,
+}
+
+const _: () = assert!(size_of::<Settings>() == 12);
+
+/// `struct key4`.
+#[repr(C)]
+#[derive(Debug)]
+struct Key4 {
+    bits: u32,
+    address: [u8; 4],
+}
+
+/// `struct key6`.
+#[repr(C)]
+#[derive(Debug)]
+struct Key6 {
+    bits: u32,
+    address: [u8; 16],
+}
+
+/// The prefixes by which the programs of all accelerated interfaces decide: the longest that contains a destination
+/// answers for it, and without any its packets are the kernel's.
+#[derive(Debug)]
+pub struct Prefixes {
+    four: Map<Key4, u8>,
+    six: Map<Key6, u8>,
+    lease: Lease,
+}
+
+/// The time until which the programs of all accelerated interfaces take packets, which the process renews.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    map: Arc<Map<u32, u64>>,
+    end: Arc<Mapped>,
+}
+
+impl Lease {
+    fn new() -> Result<Self, Errno> {
+        let map = Map::mapped_number()?;
+        let end = Arc::new(map.map_number()?);
+        Ok(Self { map: Arc::new(map), end })
+    }
+
+    /// Extends it to so long from now.
+    pub fn renew(&self, time: Duration) {
+        let end = monotonic().saturating_add(time).as_nanos() as u64;
+        self.end.number().store(end, Ordering::Relaxed);
+    }
+
+    /// Ends it now.
+    pub fn end(&self) {
+        self.end.number().store(0, Ordering::Relaxed);
+    }
+}
+
+static PREFIXES: Mutex<Weak<Prefixes>> = Mutex::new(Weak::new());
+
+impl Prefixes {
+    /// Returns the process's, which are empty at first and go with their last user.
+    ///
+    /// # Errors
+    /// The kernel makes no map.
+    pub fn shared() -> Result<Arc<Self>, Errno> {
+        let mut known = PREFIXES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(prefixes) = known.upgrade() {
+            return Ok(prefixes);
+        }
+        let (four, six) =
+            (Map::longest_prefix(PREFIXES_MOST)?, Map::longest_prefix(PREFIXES_MOST)?);
+        let prefixes = Arc::new(Self { four, six, lease: Lease::new()? });
+        *known = Arc::downgrade(&prefixes);
+        Ok(prefixes)
+    }
+
+    /// Returns the lease of the process.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// Sets the answer for a prefix: true if packets to it are forwarded.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn set(&self, address: IpAddr, bits: u8, forwards: bool) -> Result<(), Errno> {
+        let (bits, value) = (u32::from(bits), u8::from(forwards));
+        match address {
+            IpAddr::V4(of) => self.four.put(&Key4 { bits, address: of.octets() }, &value),
+            IpAddr::V6(of) => self.six.put(&Key6 { bits, address: of.octets() }, &value),
+        }
+    }
+
+    /// Removes the answer for a prefix; a shorter one answers from then on.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn remove(&self, address: IpAddr, bits: u8) -> Result<(), Errno> {
+        let bits = u32::from(bits);
+        match address {
+            IpAddr::V4(of) => self.four.remove(&Key4 { bits, address: of.octets() }),
+            IpAddr::V6(of) => self.six.remove(&Key6 { bits, address: of.octets() }),
+        }
+    }
+}
+
+/// The programs with their maps, loaded.
+struct Loaded {
+    libbpf: Libbpf,
+    object: NonNull<c_void>,
+}
+
+impl Loaded {
+    fn new(prefixes: &Prefixes) -> Result<Self, String> {
+        let libbpf = Libbpf::find().ok_or("libbpf 0.8 or newer is missing")?;
+        let options = ptr::null();
+        // SAFETY: the object lies in memory that stays; null means no options.
+        let object = unsafe { (libbpf.open)(OBJECT.as_ptr().cast(), OBJECT.len(), options) };
+        let object = NonNull::new(object).ok_or_else(|| problem("opening", Errno::last()))?;
+        let loaded = Self { libbpf, object };
+        let shared = [
+            (c"prefixes4", prefixes.four.descriptor()),
+            (c"prefixes6", prefixes.six.descriptor()),
+            (c"lease", prefixes.lease.map.descriptor()),
+        ];
+        for (name, map) in shared {
+            let place = loaded.find_map(name)?;
+            // SAFETY: a map of the object, and a descriptor that libbpf duplicates.
+            errno(unsafe { (libbpf.reuse)(place.as_ptr(), map.as_raw_fd()) })
+                .map_err(|errno| problem("sharing maps", errno))?;
+        }
+        // SAFETY: the object is open.
+        errno(unsafe { (libbpf.load)(object.as_ptr()) }).map_err(|errno| match errno {
+            Errno::EPERM => {
+                "the kernel lets this user load none: it takes root, or CAP_BPF, CAP_NET_ADMIN and \
+                             CAP_SYS_ADMIN"
+                    .to_owned()
+            }
+            errno => problem("loading", errno),
+        })?;
+        Ok(loaded)
+    }
+
+    fn find_map(&self, name: &CStr) -> Result<NonNull<c_void>, String> {
+        // SAFETY: the object is open; a C string.
+        let map = unsafe { (self.libbpf.find_map)(self.object.as_ptr(), name.as_ptr()) };
+        NonNull::new(map).ok_or_else(|| problem("finding maps", Errno::ENOENT))
+    }
+
+    /// Returns a map.
+    ///
+    /// # Safety
+    /// The program declares it with these types.
+    unsafe fn map<K, V>(&self, name: &CStr) -> Result<Map<K, V>, String> {
+        let map = self.find_map(name)?;
+        // SAFETY: a map of the object, which keeps the descriptor open while it is duplicated.
+        let descriptor = unsafe { BorrowedFd::borrow_raw((self.libbpf.map)(map.as_ptr())) };
+        let own = descriptor.try_clone_to_owned();
+        let own = own.map_err(|_| problem("finding maps", Errno::last()))?;
+        // SAFETY: by the caller.
+        Ok(unsafe { Map::of(own) })
+    }
+
+    fn program(&self, name: &CStr) -> Result<OwnedFd, String> {
+        // SAFETY: the object is loaded; a C string. libbpf answers with null, or with what lives as long as it.
+        let program = unsafe { (self.libbpf.find_program)(self.object.as_ptr(), name.as_ptr()) };
+        let program = NonNull::new(program).ok_or_else(|| problem("loading", Errno::ENOENT))?;
+        // SAFETY: a program of the object, which keeps the descriptor open while it is duplicated.
+        let descriptor = unsafe { BorrowedFd::borrow_raw((self.libbpf.program)(program.as_ptr())) };
+        descriptor.try_clone_to_owned().map_err(|_| problem("loading", Errno::last()))
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        // SAFETY: the object has no other user.
+        unsafe { (self.libbpf.close)(self.object.as_ptr()) };
+    }
+}
+
+fn problem(step: &str, errno: Errno) -> String {
+    format!("the XDP program: {step}: {errno}")
+}
+
+/// The programs of an accelerated interface, attached. Dropping it gives all packets to the kernel.
+pub struct Acceleration {
+    /// Detaches the program when it is closed.
+    _link: OwnedFd,
+    returns: OwnedFd,
+    interface: u32,
+    generic: Option<String>,
+    settings: Map<u32, Settings>,
+    outcomes: Map<u32, u64>,
+    _prefixes: Arc<Prefixes>,
+}
+
+impl Acceleration {
+    /// Attaches the program to an interface. Until [`Self::take`] all packets are the kernel's.
+    ///
+    /// # Errors
+    /// The reason; the interface is as before.
+    pub(super) fn attach(name: &str, interface: u32) -> Result<Self, String> {
+        let prefixes = Prefixes::shared().map_err(|errno| problem("making maps", errno))?;
+        let loaded = Loaded::new(&prefixes)?;
+        // SAFETY: so `accelerate.bpf.c` declares them.
+        let (settings, outcomes) = unsafe { (loaded.map(c"settings")?, loaded.map(c"outcomes")?) };
+        let (program, returns) =
+            (loaded.program(c"xsk_def_prog")?, loaded.program(c"turnpike_return")?);
+        // With its descriptors of maps.
+        drop(loaded);
+        let (link, generic) = attach(name, interface, &program)?;
+        let accelerated = Self {
+            _link: link,
+            returns,
+            interface,
+            generic,
+            settings,
+            outcomes,
+            _prefixes: prefixes,
+        };
+        accelerated.take(&Taken::default()).map_err(|errno| problem("settings", errno))?;
+        bpf::examine_live(interface).map_err(|errno| {
+            format!(
+                "the kernel takes no frames back, for which it must be Linux 5.18 or newer \
+                 (BPF_F_TEST_XDP_LIVE_FRAMES): {errno}"
+            )
+        })?;
+        Ok(accelerated)
+    }
+
+    /// Returns the kernel's number of the interface.
+    pub fn interface(&self) -> u32 {
+        self.interface
+    }
+
+    /// Returns the reason for which the kernel's stack, not the interface's driver, runs the program; `None`: the driver
+    /// runs it.
+    pub fn generic(&self) -> Option<&str> {
+        self.generic.as_deref()
+    }
+
+    /// Takes these packets from now on, as long as there is a [`Lease`].
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn take(&self, wanted: &Taken) -> Result<(), Errno> {
+        let Taken { mac, longest, ip4, ip6 } = *wanted;
+        let (ip4, ip6) = (ip4.into(), ip6.into());
+        let generic = self.generic.is_some().into();
+        let settings = Settings { mac, longest, ip4, ip6, generic, unused: 0 };
+        self.settings.put(&0, &settings)
+    }
+
+    /// Returns the packets of each outcome, in the order of [`Outcome::ALL`].
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn counts(&self) -> Result<[u64; Outcome::ALL.len()], Errno> {
+        let mut counts = [0; Outcome::ALL.len()];
+        for (outcome, count) in counts.iter_mut().enumerate() {
+            *count = self.outcomes.get_all(&(outcome as u32))?.iter().sum();
+        }
+        Ok(counts)
+    }
+
+    /// Returns a way to return frames of this interface to the kernel.
+    ///
+    /// # Errors
+    /// There is no descriptor for it.
+    pub fn returner(&self) -> Result<Returner, String> {
+        let program = self.returns.try_clone();
+        let program = program.map_err(|error| format!("the XDP program: {error}"))?;
+        Ok(Returner { program, interface: self.interface })
+    }
+}
+
+/// Returns the time of the clock that the program reads.
+fn monotonic() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: room for the answer; every kernel has this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// Returns frames that an interface has received to the kernel.
+#[derive(Debug)]
+pub struct Returner {
+    program: OwnedFd,
+    interface: u32,
+}
+
+impl Returner {
+    /// Returns the kernel's number of the interface.
+    pub fn interface(&self) -> u32 {
+        self.interface
+    }
+
+    /// Lets the kernel receive a frame on the interface.
+    ///
+    /// # Errors
+    /// The kernel refuses: `EINVAL` and `ENODEV` if the interface has vanished.
+    pub fn give(&self, frame: &[u8]) -> Result<(), Errno> {
+        bpf::run_live(&self.program, self.interface, frame)
+    }
+}
+
+/// Attaches a program in the interface's driver, else in the kernel's stack with the reason.
+fn attach(
+    name: &str,
+    interface: u32,
+    program: &OwnedFd,
+) -> Result<(OwnedFd, Option<String>), String> {
+    const DRIVER: u32 = 1 << 2;
+    const GENERIC: u32 = 1 << 1;
+    let link = |flags| bpf::link_xdp(program, interface, flags);
+    let refused = |errno| match errno {
+        Errno::EBUSY | Errno::EEXIST => format!(
+            "{name} has an XDP program already, which would not see its packets any more; remove it: ip link set {name} \
+             xdp off"
+        ),
+        errno => format!("no XDP program can be attached to {name}: {errno}"),
+    };
+    match link(DRIVER) {
+        Ok(link) => Ok((link, None)),
+        Err(errno @ (Errno::EBUSY | Errno::EEXIST | Errno::EPERM)) => Err(refused(errno)),
+        Err(native) => {
+            let link = link(GENERIC).map_err(refused)?;
+            Ok((link, Some(format!("its driver takes no XDP program: {native}"))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_have_names_of_their_own() {
+        let names: std::collections::BTreeSet<_> = Outcome::ALL.map(Outcome::name).into();
+        assert_eq!(names.len(), Outcome::ALL.len());
+    }
+}

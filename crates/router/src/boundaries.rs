@@ -1,0 +1,235 @@
+//! The prefixes at which the treatment of packets changes, for the XDP programs of accelerated interfaces.
+//!
+//! A program asks for each packet whether its route leads over accelerated interfaces. A full table in the program would
+//! cost each packet the walk through it. Most prefixes are treated as the shorter ones around them: only those that
+//! differ from the next shorter prefix of the FIB are *boundaries*, and the longest boundary that contains an address
+//! decides for it. Outside all boundaries packets are not forwarded.
+//!
+//! ```text
+//!   FIB                             boundaries
+//!   0.0.0.0/0       forwarded       0.0.0.0/0       forwarded
+//!   10.0.1.0/24     forwarded
+//!   10.0.1.1/32     own address     10.0.1.1/32     other
+//!   10.9.0.0/16     by wg0          10.9.0.0/16     other
+//!   10.9.7.0/24     forwarded       10.9.7.0/24     forwarded
+//! ```
+//!
+//! The changes of an update are in an order in which no packet is taken for forwarded meanwhile that is not: first the
+//! boundaries of other treatment, last the removals.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+
+/// A FIB, as far as boundaries depend on it.
+pub trait Treatments {
+    /// Returns true if packets are forwarded by exactly this prefix, false if they are not; `None` if it is not there.
+    fn of(&self, prefix: IpNet) -> Option<bool>;
+    /// Returns the first prefix after all addresses of this one, or, with `within`, the first one that this one contains.
+    fn next(&self, prefix: IpNet, within: bool) -> Option<IpNet>;
+}
+
+/// A change of a boundary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Packets are forwarded from here on, or not.
+    Set(IpNet, bool),
+    /// It is none any more.
+    Remove(IpNet),
+}
+
+/// The boundaries of both families.
+#[derive(Debug, Default)]
+pub struct Boundaries(BTreeMap<IpNet, bool>);
+
+impl Boundaries {
+    /// Returns their number.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Creates them for the prefixes of a FIB, in their order.
+    pub fn of(treatments: impl Iterator<Item = (IpNet, bool)>) -> Self {
+        let mut boundaries = BTreeMap::new();
+        // The prefixes that contain the present one, the shortest first.
+        let mut around: Vec<(IpNet, bool)> = Vec::new();
+        for (prefix, forwards) in treatments {
+            while around.pop_if(|(outer, _)| !outer.contains(&prefix)).is_some() {}
+            if around.last().is_some_and(|(_, outer)| *outer) != forwards {
+                boundaries.insert(prefix, forwards);
+            }
+            around.push((prefix, forwards));
+        }
+        Self(boundaries)
+    }
+
+    /// Returns them all.
+    pub fn iter(&self) -> impl Iterator<Item = Change> {
+        self.0.iter().map(|(prefix, forwards)| Change::Set(*prefix, *forwards))
+    }
+
+    /// Follows a change of one prefix in the FIB; returns the changes in the order in which they are to be made.
+    pub fn follow(&mut self, prefix: IpNet, fib: &impl Treatments) -> Vec<Change> {
+        let before = self.decide(prefix);
+        let around = shorter(prefix).find_map(|outer| fib.of(outer)).unwrap_or(false);
+        let own = fib.of(prefix);
+        let now = own.unwrap_or(around);
+        let mut changes = Vec::new();
+        self.settle(prefix, own.filter(|own| *own != around), &mut changes);
+        if now != before {
+            let mut inner = fib.next(prefix, true).filter(|inner| prefix.contains(inner));
+            while let Some(within) = inner {
+                self.settle(within, fib.of(within).filter(|of| *of != now), &mut changes);
+                inner = fib.next(within, false).filter(|inner| prefix.contains(inner));
+            }
+        }
+        changes.sort_by_key(|change| match change {
+            Change::Set(_, false) => 0,
+            // A prefix that is forwarded from now on, before those within it.
+            Change::Set(of, true) => 1 + u32::from(of.prefix_len()),
+            Change::Remove(_) => 1000,
+        });
+        changes
+    }
+
+    /// Returns the answer for all addresses of a prefix that no longer boundary decides.
+    fn decide(&self, prefix: IpNet) -> bool {
+        let own = self.0.get(&prefix).copied();
+        own.or_else(|| shorter(prefix).find_map(|outer| self.0.get(&outer).copied()))
+            .unwrap_or(false)
+    }
+
+    /// Makes a prefix a boundary, or none.
+    fn settle(&mut self, prefix: IpNet, wanted: Option<bool>, changes: &mut Vec<Change>) {
+        match wanted {
+            Some(forwards) if self.0.insert(prefix, forwards) != Some(forwards) => {
+                changes.push(Change::Set(prefix, forwards));
+            }
+            None if self.0.remove(&prefix).is_some() => changes.push(Change::Remove(prefix)),
+            _ => {}
+        }
+    }
+}
+
+/// Returns the prefixes that contain this one, the longest first.
+fn shorter(prefix: IpNet) -> impl Iterator<Item = IpNet> {
+    (0..prefix.prefix_len()).rev().map(move |bits| IpNet::new_assert(prefix.addr(), bits).trunc())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Bound;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Fib = BTreeMap<IpNet, bool>;
+
+    impl Treatments for Fib {
+        fn of(&self, prefix: IpNet) -> Option<bool> {
+            self.get(&prefix).copied()
+        }
+
+        fn next(&self, prefix: IpNet, within: bool) -> Option<IpNet> {
+            let start = match within {
+                true => prefix,
+                false => IpNet::new_assert(prefix.broadcast(), prefix.max_prefix_len()),
+            };
+            self.range((Bound::Excluded(start), Bound::Unbounded)).next().map(|(net, _)| *net)
+        }
+    }
+
+    fn net(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    /// The answer for a host, by the longest of some prefixes.
+    fn answer(prefixes: &Fib, host: IpNet) -> bool {
+        let own = prefixes.get(&host).copied();
+        own.or_else(|| shorter(host).find_map(|outer| prefixes.get(&outer).copied()))
+            .unwrap_or(false)
+    }
+
+    #[test]
+    fn a_full_table_by_accelerated_interfaces_is_one_boundary() {
+        let more = (0..=255).map(|third| (net(&format!("198.51.{third}.0/24")), true));
+        let all = [(net("0.0.0.0/0"), true)].into_iter().chain(more);
+        let boundaries = Boundaries::of(all.chain([(net("198.51.255.1/32"), false)]));
+        let expected = [(net("0.0.0.0/0"), true), (net("198.51.255.1/32"), false)];
+        assert_eq!(boundaries.0, expected.into());
+    }
+
+    #[test]
+    fn a_default_route_that_leaves_elsewhere_keeps_the_others() {
+        let mut fib: Fib = [
+            (net("0.0.0.0/0"), true),
+            (net("10.0.0.0/8"), true),
+            (net("10.0.0.1/32"), false),
+            (net("192.0.2.0/24"), false),
+        ]
+        .into();
+        let mut boundaries = Boundaries::of(fib.clone().into_iter());
+        fib.insert(net("0.0.0.0/0"), false);
+        let changes = boundaries.follow(net("0.0.0.0/0"), &fib);
+        let expected = [
+            Change::Set(net("0.0.0.0/0"), false),
+            Change::Set(net("10.0.0.0/8"), true),
+            Change::Remove(net("192.0.2.0/24")),
+        ];
+        assert_eq!(changes, expected);
+        fib.remove(&net("0.0.0.0/0"));
+        assert_eq!(boundaries.follow(net("0.0.0.0/0"), &fib), [Change::Remove(net("0.0.0.0/0"))]);
+    }
+
+    fn prefix() -> impl Strategy<Value = IpNet> {
+        let v4 = (0_u32..16, 28_u8..=32).prop_map(|(low, bits)| {
+            IpNet::new_assert(std::net::Ipv4Addr::from(0x0a00_0000 | low).into(), bits).trunc()
+        });
+        let v6 = (0_u128..8, 125_u8..=128).prop_map(|(low, bits)| {
+            IpNet::new_assert(std::net::Ipv6Addr::from(0xfd_u128 << 120 | low).into(), bits).trunc()
+        });
+        prop_oneof![v4, v6, Just(net("0.0.0.0/0")), Just(net("::/0"))]
+    }
+
+    fn hosts() -> impl Iterator<Item = IpNet> {
+        let v4 = (0..16).map(|low| net(&format!("10.0.0.{low}/32")));
+        let v6 = (0..8).map(|low| net(&format!("fd00::{low}/128")));
+        v4.chain(v6).chain([net("192.0.2.1/32"), net("2001:db8::1/128")])
+    }
+
+    proptest! {
+        #[test]
+        fn boundaries_decide_as_the_fib_does(
+            changes in prop::collection::vec((prefix(), prop::option::of(any::<bool>())), 1..40),
+        ) {
+            let mut fib = Fib::new();
+            let mut boundaries = Boundaries::default();
+            let mut kernel = Fib::new();
+            for (prefix, treatment) in changes {
+                let old = fib.clone();
+                match treatment {
+                    Some(forwards) => _ = fib.insert(prefix, forwards),
+                    None => _ = fib.remove(&prefix),
+                }
+                for change in boundaries.follow(prefix, &fib) {
+                    match change {
+                        Change::Set(net, forwards) => _ = kernel.insert(net, forwards),
+                        Change::Remove(net) => _ = kernel.remove(&net),
+                    }
+                    for host in hosts() {
+                        // Meanwhile nothing is forwarded that is not before or after.
+                        let may = answer(&old, host) || answer(&fib, host);
+                        prop_assert!(may || !answer(&kernel, host), "{host} within {prefix}");
+                    }
+                }
+                for host in hosts() {
+                    prop_assert_eq!(answer(&kernel, host), answer(&fib, host), "{}", host);
+                }
+                let anew = Boundaries::of(fib.iter().map(|(net, forwards)| (*net, *forwards)));
+                prop_assert_eq!(&boundaries.0, &anew.0);
+                prop_assert_eq!(&boundaries.0, &kernel);
+            }
+        }
+    }
+}

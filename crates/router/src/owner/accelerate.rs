@@ -1,0 +1,312 @@
+//! Accelerated interfaces: the packets that their XDP programs take from the kernel.
+//!
+//! A program takes packets whose route leads over accelerated interfaces, by the boundaries of the FIB
+//! (`boundaries.rs`), as long as the kernel forwards itself: its sysctls are looked at from time to time. It begins when
+//! the kernel's routes have been read for the first time, and ends before the forwarders do, which send what is on its
+//! way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use api::report;
+use control::rib::{Rib, Treatment};
+use dataplane::interface::VrfId;
+use dataplane::port::PortId;
+use dpdk::{Errno, Outcome, Prefixes, Taken};
+use ipnet::IpNet;
+
+use super::super::boundaries::{Boundaries, Change, Treatments};
+use super::super::lease::Keeper;
+use super::super::ports::OpenPort;
+use super::Owner;
+use super::turn::Turn;
+
+/// Ticks between two looks at settings of which there was no notification.
+pub(super) const LOOK_TICKS: u32 = 20;
+
+/// The longest wait at the end for packets that the programs have taken.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// State of all accelerated interfaces.
+#[derive(Default)]
+pub(super) struct Accelerated {
+    /// The maps of the programs; `None`: no interface is accelerated, or the FIB is not complete yet.
+    prefixes: Option<Arc<Prefixes>>,
+    boundaries: Boundaries,
+    /// Changed prefixes of the FIB that the maps do not have yet.
+    behind: Vec<IpNet>,
+    /// Boundaries that the kernel refused; their packets may go the wrong way, so nothing is taken while there are any.
+    refused: BTreeSet<IpNet>,
+    interfaces: BTreeMap<PortId, Now>,
+    /// Keeps the programs taking packets.
+    keeper: Option<Keeper>,
+    /// Set at the end: nothing is taken any more.
+    ended: bool,
+}
+
+/// The packets of an interface that are taken, and the reasons why others are not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Now {
+    taken: Taken,
+    ip4: Option<String>,
+    ip6: Option<String>,
+}
+
+/// The kernel's settings of an interface.
+#[derive(Debug, Default)]
+struct Sysctls {
+    ip4_forwarding: bool,
+    ip6_forwarding: bool,
+    reverse_path: u32,
+}
+
+impl Sysctls {
+    /// Reads those of an interface of the thread's network namespace. One that cannot be read forwards nothing.
+    fn of(interface: &str) -> Self {
+        let number = |path: String| {
+            let text = fs::read_to_string(format!("/proc/sys/net/{path}")).ok()?;
+            text.trim().parse::<u32>().ok()
+        };
+        let reverse_path = |of: &str| number(format!("ipv4/conf/{of}/rp_filter"));
+        Self {
+            ip4_forwarding: number(format!("ipv4/conf/{interface}/forwarding")) == Some(1),
+            ip6_forwarding: number("ipv6/conf/all/forwarding".to_owned()).is_some_and(|on| on != 0),
+            // The kernel takes the greater one.
+            reverse_path: reverse_path("all").max(reverse_path(interface)).unwrap_or(1),
+        }
+    }
+}
+
+impl Treatments for Rib {
+    fn of(&self, prefix: IpNet) -> Option<bool> {
+        self.treatment(VrfId::DEFAULT, prefix).map(|of| of == Treatment::Forwarded)
+    }
+
+    fn next(&self, prefix: IpNet, within: bool) -> Option<IpNet> {
+        let place = match within {
+            true => prefix,
+            false => IpNet::new_assert(prefix.broadcast(), prefix.max_prefix_len()),
+        };
+        self.prefix_after(VrfId::DEFAULT, place)
+    }
+}
+
+impl Accelerated {
+    /// Returns true if changes of the FIB are not in the programs' maps yet.
+    pub(super) fn is_behind(&self, rib: &Rib) -> bool {
+        self.prefixes.is_some() && (!self.behind.is_empty() || rib.has_installed(VrfId::DEFAULT))
+    }
+
+    /// Makes the maps from the whole FIB, and follows it from now on.
+    fn begin(&mut self, rib: &mut Rib) -> Result<(), Errno> {
+        let prefixes = Prefixes::shared()?;
+        rib.follow_installed(VrfId::DEFAULT);
+        let all = rib.treatments(VrfId::DEFAULT);
+        self.boundaries = Boundaries::of(all.map(|(net, of)| (net, of == Treatment::Forwarded)));
+        for change in self.boundaries.iter() {
+            make(&prefixes, change, &mut self.refused);
+        }
+        let keeper = Keeper::start(prefixes.lease().clone());
+        self.keeper =
+            Some(keeper.map_err(|error| Errno::try_from(error).unwrap_or(Errno::EAGAIN))?);
+        self.prefixes = Some(prefixes);
+        Ok(())
+    }
+
+    /// Brings changes of the FIB into the maps, as long as `has_time`.
+    pub(super) fn follow(&mut self, rib: &mut Rib, has_time: impl Fn() -> bool) {
+        let Some(prefixes) = &self.prefixes else { return };
+        self.behind.append(&mut rib.drain_installed(VrfId::DEFAULT));
+        while has_time()
+            && let Some(prefix) = self.behind.pop()
+        {
+            for change in self.boundaries.follow(prefix, rib) {
+                make(prefixes, change, &mut self.refused);
+            }
+        }
+    }
+}
+
+/// Makes a change in the kernel's maps.
+fn make(prefixes: &Prefixes, change: Change, refused: &mut BTreeSet<IpNet>) {
+    let (net, result) = match change {
+        Change::Set(net, forwards) => (net, prefixes.set(net.addr(), net.prefix_len(), forwards)),
+        Change::Remove(net) => (net, prefixes.remove(net.addr(), net.prefix_len())),
+    };
+    match result {
+        Ok(()) => _ = refused.remove(&net),
+        Err(Errno::ENOENT) if matches!(change, Change::Remove(_)) => _ = refused.remove(&net),
+        Err(errno) => {
+            if refused.is_empty() {
+                tracing::error!(
+                    "accelerate: {net}: the XDP programs have no room for it: {errno}; all packets stay with the kernel"
+                );
+            }
+            refused.insert(net);
+        }
+    }
+}
+
+impl Owner {
+    /// Begins when the FIB is complete, and follows the kernel's settings.
+    pub(super) fn look_at_accelerated(&mut self) {
+        if self.accelerated.ended || !self.serving.ready {
+            return;
+        }
+        let accelerated = |open: &&OpenPort| open.port.acceleration().is_some();
+        let open: Vec<&OpenPort> = self.devices.ports.iter().filter(accelerated).collect();
+        let longest = open.iter().map(|open| self.mtu_of(open)).min();
+        let Some(longest) = longest else { return };
+        let wanted: Vec<_> =
+            open.into_iter().map(|open| (open.id, self.wanted(open, longest))).collect();
+        if self.accelerated.prefixes.is_none() {
+            let begun = Instant::now();
+            if let Err(errno) = self.accelerated.begin(&mut self.routing.rib) {
+                tracing::error!(
+                    "accelerate: no map of prefixes: {errno}; all packets stay with the kernel"
+                );
+                self.accelerated.ended = true;
+                return;
+            }
+            tracing::info!(
+                "accelerate: {} boundaries of the FIB, in {} ms",
+                self.accelerated.boundaries.len(),
+                begun.elapsed().as_millis()
+            );
+        }
+        if let Some(keeper) = &self.accelerated.keeper {
+            keeper.owner_is_there();
+        }
+        self.accelerated.interfaces.retain(|id, _| wanted.iter().any(|(of, _)| of == id));
+        for (id, now) in wanted {
+            self.take(id, now);
+        }
+    }
+
+    fn mtu_of(&self, open: &OpenPort) -> u16 {
+        self.devices.links[open.id.index()].mtu(open.port.mtu())
+    }
+
+    /// Returns the packets that an interface is to take.
+    fn wanted(&self, open: &OpenPort, longest: u16) -> Now {
+        let sysctls = Sysctls::of(&open.name);
+        let full = (!self.accelerated.refused.is_empty())
+            .then(|| "the XDP programs have no room for the routes".to_owned());
+        let strict = || {
+            (sysctls.reverse_path == 1).then(|| {
+                "rp_filter is strict; make it loose: sysctl net.ipv4.conf.all.rp_filter=2"
+                    .to_owned()
+            })
+        };
+        let off = |on: bool, sysctl: String| (!on).then(|| format!("{sysctl} is 0"));
+        let ip4_sysctl = format!("net.ipv4.conf.{}.forwarding", open.name);
+        let ip4 = full.clone().or_else(|| off(sysctls.ip4_forwarding, ip4_sysctl)).or_else(strict);
+        let ip6_sysctl = "net.ipv6.conf.all.forwarding".to_owned();
+        let ip6 = full.or_else(|| off(sysctls.ip6_forwarding, ip6_sysctl));
+        let taken = Taken { mac: open.port.mac(), longest, ip4: ip4.is_none(), ip6: ip6.is_none() };
+        Now { taken, ip4, ip6 }
+    }
+
+    /// Has an interface take other packets than before.
+    fn take(&mut self, id: PortId, now: Now) {
+        let Some(open) = self.devices.ports.get(id) else { return };
+        let Some(acceleration) = open.port.acceleration() else { return };
+        if self.accelerated.interfaces.get(&id) == Some(&now) {
+            return;
+        }
+        if let Err(errno) = acceleration.take(&now.taken) {
+            tracing::error!("port \"{}\": its XDP program: {errno}", open.name);
+            return;
+        }
+        let says = |family: &str, why: &Option<String>| match why {
+            None => tracing::info!("port \"{}\": {family} is accelerated", open.name),
+            Some(why) => {
+                tracing::warn!("port \"{}\": {family} stays with the kernel: {why}", open.name)
+            }
+        };
+        let before = self.accelerated.interfaces.insert(id, now.clone());
+        for (family, before, now) in [
+            ("IPv4", before.as_ref().map(|of| &of.ip4), &now.ip4),
+            ("IPv6", before.as_ref().map(|of| &of.ip6), &now.ip6),
+        ] {
+            if before != Some(now) {
+                says(family, now);
+            }
+        }
+    }
+
+    /// Leaves all packets to the kernel, and waits until forwarders and the slow path have dealt with those that were
+    /// taken. To be called while they run.
+    pub(super) fn leave_to_kernel(&mut self) {
+        self.accelerated.ended = true;
+        let ports: Vec<_> = self
+            .devices
+            .ports
+            .iter()
+            .filter_map(|open| open.port.acceleration().map(|acceleration| (open, acceleration)))
+            .collect();
+        if ports.is_empty() {
+            return;
+        }
+        for (open, acceleration) in &ports {
+            if let Err(errno) = acceleration.take(&Taken::default()) {
+                tracing::error!("port \"{}\": its XDP program: {errno}", open.name);
+            }
+        }
+        self.accelerated.keeper = None;
+        let taken = |acceleration: &dpdk::Acceleration| {
+            acceleration.counts().map_or(0, |counts| counts[Outcome::Redirected as usize])
+        };
+        let end = Instant::now() + DRAIN;
+        let arrived = |(open, acceleration): &(&OpenPort, &dpdk::Acceleration)| {
+            let stats = open.port.stats();
+            stats.ipackets + stats.imissed >= taken(acceleration)
+        };
+        let is_done =
+            || ports.iter().all(arrived) && self.forwarding.ledger.counters().in_flight == 0;
+        while !is_done() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(1));
+        }
+        tracing::info!("accelerate: all packets stay with the kernel");
+    }
+
+    /// Brings changes of the FIB into the maps, for a turn.
+    pub(super) fn follow_boundaries(&mut self, turn: &Turn) {
+        self.accelerated.follow(&mut self.routing.rib, || turn.has_time());
+    }
+
+    /// Returns the report about the accelerated interfaces.
+    pub(super) fn acceleration(&self) -> report::Acceleration {
+        let interfaces = self.devices.ports.iter().filter_map(|open| {
+            let acceleration = open.port.acceleration()?;
+            let now = self.accelerated.interfaces.get(&open.id);
+            let family = |taken: fn(&Taken) -> bool, why: fn(&Now) -> &Option<String>| {
+                let why = match now {
+                    None => Some("the kernel's routes are being read".to_owned()),
+                    Some(now) => why(now).clone(),
+                };
+                let accelerated = now.is_some_and(|now| taken(&now.taken));
+                report::AcceleratedFamily { accelerated, reason: why }
+            };
+            let counts = acceleration.counts().unwrap_or_default();
+            let outcomes = Outcome::ALL.map(Outcome::name).map(str::to_owned).into_iter();
+            Some(report::AcceleratedInterface {
+                name: open.name.clone(),
+                mode: if acceleration.generic().is_none() { "native" } else { "generic" }
+                    .to_owned(),
+                reason: acceleration.generic().map(str::to_owned),
+                ip4: family(|of| of.ip4, |of| &of.ip4),
+                ip6: family(|of| of.ip6, |of| &of.ip6),
+                longest: now.map_or(0, |now| now.taken.longest),
+                packets: outcomes.zip(counts).collect(),
+            })
+        });
+        report::Acceleration {
+            interfaces: interfaces.collect(),
+            boundaries: self.accelerated.boundaries.len(),
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! `turnpike accelerate`: an existing Linux router forwards by Turnpike until the command ends.
+//!
+//! The command makes the configuration `turnpike.accelerate { … }` and runs it like `turnpike run`. Interfaces, addresses,
+//! routes and neighbours stay the kernel's.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use api::{DEFAULT_SOCKET, Show, client, query};
+use clap::Args;
+use control::config::{self, Config};
+use control::netlink::inventory::{Described, interfaces};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use router::{ConfigSource, Language, Program};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::run;
+use crate::table;
+
+/// Kinds of devices whose packets have other ways than their own frames, and the reason for each.
+const REFUSED_KINDS: [(&str, &str); 6] = [
+    ("bond", "its frames are those of its ports"),
+    ("bridge", "it forwards frames by MAC"),
+    ("openvswitch", "it forwards frames by flows"),
+    ("team", "its frames are those of its ports"),
+    ("vlan", "its frames are tagged ones of the interface that it is on"),
+    ("vrf", "it has no frames"),
+];
+
+/// How long `--stop` waits for the end of the process.
+const STOP_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Options of `turnpike accelerate`.
+#[derive(Debug, Args)]
+pub struct AccelerateArgs {
+    /// Interfaces between which packets are forwarded; they stay the kernel's
+    #[arg(required_unless_present_any = ["all", "status", "stop"], value_name = "INTERFACE")]
+    interfaces: Vec<String>,
+    /// All Ethernet interfaces that can be accelerated; the log names the others
+    #[arg(long, conflicts_with_all = ["interfaces", "status", "stop"])]
+    all: bool,
+    /// Show the interfaces that are accelerated, and their packets
+    #[arg(long, conflicts_with_all = ["interfaces", "stop"])]
+    status: bool,
+    /// Stop; the kernel forwards on
+    #[arg(long, conflicts_with = "interfaces")]
+    stop: bool,
+    /// Print JSON
+    #[arg(long, requires = "status")]
+    json: bool,
+    /// Path of the socket for `--status`, `--stop` and `turnpike show`
+    #[arg(long, default_value = DEFAULT_SOCKET)]
+    socket: PathBuf,
+    /// Use ordinary memory even where there are hugepages
+    #[arg(long)]
+    no_huge: bool,
+}
+
+/// Does what the options say.
+pub fn accelerate(args: &AccelerateArgs, program: &Program) -> Result<()> {
+    if args.status {
+        return status(args);
+    }
+    if args.stop {
+        return stop(&args.socket);
+    }
+    router::log::start();
+    let names = if args.all { all()? } else { args.interfaces.clone() };
+    let file = PathBuf::from("turnpike accelerate");
+    let config = program.parse(&file, &text(&names))?;
+    let source = ConfigSource { file, language: Language::Turnpike };
+    run::run_config(config, &source, program, &args.socket, args.no_huge)
+}
+
+/// Returns the configuration for these interfaces.
+fn text(interfaces: &[String]) -> String {
+    let names = interfaces.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
+    format!("local turnpike = require \"turnpike\"\nturnpike.accelerate {{ {names} }}\n")
+}
+
+/// Returns a text of Lua; bytes that a name does not have become numbers.
+fn quoted(name: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b' '..=b'~' if byte != b'"' && byte != b'\\' => char::from(byte).to_string(),
+        other => format!("\\{other:03}"),
+    };
+    format!("\"{}\"", name.bytes().map(byte).collect::<String>())
+}
+
+/// Returns the interfaces that can be accelerated, and logs the others.
+fn all() -> Result<Vec<String>> {
+    let all = interfaces().context("the kernel's interfaces")?;
+    let mut names = Vec::new();
+    for interface in all.iter().filter(|of| of.index != 1) {
+        match obstacle(interface, &all) {
+            None => names.push(interface.name.clone()),
+            Some(why) => tracing::info!("{}: not accelerated: {why}", interface.name),
+        }
+    }
+    ensure!(!names.is_empty(), "no interface can be accelerated; turnpike devices lists them");
+    Ok(names)
+}
+
+/// Checks the interfaces that a configuration accelerates, as far as that is possible before they are opened.
+///
+/// # Errors
+/// Those that cannot be accelerated, with the reasons, a line for each.
+pub fn check(config: &Config) -> Result<()> {
+    let accelerated: Vec<&config::Port> =
+        config.ports.iter().filter(|port| port.accelerate).collect();
+    if accelerated.is_empty() {
+        return Ok(());
+    }
+    let all = interfaces().context("the kernel's interfaces")?;
+    let problem = |port: &&config::Port| {
+        let interface = all.iter().find(|of| of.name == port.name)?;
+        let why = obstacle(interface, &all)?;
+        Some(format!("port \"{0}\": device {0} cannot be accelerated: {why}", port.name))
+    };
+    let mut problems: Vec<String> = accelerated.iter().filter_map(problem).collect();
+    let names: Vec<String> = accelerated.iter().map(|port| port.name.clone()).collect();
+    problems.extend(obstacles(&names)?);
+    if problems.is_empty() { Ok(()) } else { Err(anyhow!(problems.join("\n"))) }
+}
+
+/// Returns the rules of the kernel that apply to packets between these interfaces and that acceleration would bypass, a
+/// line for each.
+fn obstacles(_interfaces: &[String]) -> Result<Vec<String>> {
+    Ok(Vec::new())
+}
+
+/// Returns the reason why an interface, one of `all`, cannot be accelerated.
+fn obstacle(interface: &Described, all: &[Described]) -> Option<String> {
+    let name = &interface.name;
+    if !interface.is_ethernet {
+        return Some("it has no Ethernet frames".to_owned());
+    }
+    if let Some(master) = interface.master {
+        let master = all.iter().find(|of| of.index == master);
+        let (kind, name) = master.map_or(("device", "another"), |of| {
+            (of.kind.as_deref().unwrap_or("device"), of.name.as_str())
+        });
+        return Some(format!("it belongs to {kind} {name}, which has its packets"));
+    }
+    let kind = interface.kind.as_deref().unwrap_or_default();
+    if let Some((_, why)) = REFUSED_KINDS.iter().find(|(refused, _)| *refused == kind) {
+        return Some(format!("it is a {kind} device: {why}"));
+    }
+    let is_ipvlan = |of: &&Described| {
+        of.below == Some(interface.index)
+            && of.kind.as_deref().is_some_and(|kind| kind.starts_with("ipv"))
+    };
+    if let Some(upper) = all.iter().find(is_ipvlan) {
+        return Some(format!(
+            "{} device {} shares its MAC, and packets to that look like packets to be forwarded",
+            upper.kind.as_deref().unwrap_or_default(),
+            upper.name
+        ));
+    }
+    (!interface.is_up).then(|| format!("it is down; set it up: ip link set {name} up"))
+}
+
+/// Prints the state of the running router.
+fn status(args: &AccelerateArgs) -> Result<()> {
+    let answer = client::query(&args.socket, &query::ACCELERATION, Show::Acceleration)?;
+    match args.json {
+        true => crate::print(&serde_json::to_string_pretty(&answer)?),
+        false => crate::print(&table::acceleration(&answer)),
+    }
+}
+
+/// Ends the router of this socket if it accelerates interfaces, and waits for its end.
+fn stop(socket: &Path) -> Result<()> {
+    let answer = client::query(socket, &query::ACCELERATION, Show::Acceleration)?;
+    ensure!(
+        !answer.interfaces.is_empty(),
+        "the router of {} accelerates no interface; it is ended by the service manager or by SIGTERM",
+        socket.display()
+    );
+    let stream = client::connect(socket)?;
+    let number = socket_peercred(&stream).context("the router's process")?.pid;
+    let named = || format!("the router's process {}", number.as_raw_nonzero());
+    let process = pidfd_open(number, PidfdFlags::empty()).with_context(named)?;
+    // A process that has ended leaves its number to another; the router still answers, so it is this one.
+    client::query(socket, &query::ACCELERATION, Show::Acceleration)?;
+    drop(stream);
+    pidfd_send_signal(&process, Signal::TERM).with_context(named)?;
+    let patience = PollTimeout::try_from(STOP_PATIENCE).unwrap_or(PollTimeout::MAX);
+    let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    if poll(&mut ended, patience).context("waiting for the router's end")? == 0 {
+        bail!("{} has not ended yet", named());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, index: u32) -> Described {
+        let (is_ethernet, is_up) = (true, true);
+        Described { name: name.to_owned(), index, is_ethernet, is_up, ..Described::default() }
+    }
+
+    #[test]
+    fn interfaces_that_cannot_be_accelerated_have_a_reason() {
+        let bridge = Described { kind: Some("bridge".to_owned()), ..interface("br0", 2) };
+        let port = Described { master: Some(2), ..interface("eth1", 3) };
+        let down = Described { is_up: false, ..interface("eth2", 4) };
+        let tunnel = Described { is_ethernet: false, ..interface("wg0", 5) };
+        let shared = interface("eth3", 6);
+        let upper =
+            Described { kind: Some("ipvlan".to_owned()), below: Some(6), ..interface("ipvl0", 7) };
+        let all = [interface("eth0", 1), bridge, port, down, tunnel, shared, upper];
+        let reasons: Vec<_> = all.iter().map(|of| obstacle(of, &all)).collect();
+        assert_eq!(reasons[0], None);
+        for (reason, words) in reasons[1..6].iter().zip([
+            "it is a bridge device",
+            "it belongs to bridge br0",
+            "ip link set eth2 up",
+            "no Ethernet",
+            "ipvlan device ipvl0",
+        ]) {
+            let reason = reason.as_ref().unwrap();
+            assert!(reason.contains(words), "{reason}");
+        }
+    }
+
+    #[test]
+    fn names_are_text_of_lua_whatever_they_are() {
+        let names = ["eth0", "a\"b\\", "é"].map(str::to_owned);
+        let expected = "turnpike.accelerate { \"eth0\", \"a\\034b\\092\", \"\\195\\169\" }\n";
+        assert!(text(&names).ends_with(expected), "{}", text(&names));
+    }
+}

@@ -1,0 +1,725 @@
+"""`turnpike accelerate`: a Linux router that is its own before, meanwhile and after, only faster.
+
+Hosts a and b are behind accelerated interfaces, and c behind another one. Counters of the XDP programs show which
+packets Turnpike had.
+"""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+
+import pytest
+from scapy.layers.inet import ICMP, IP, UDP, IPOption
+from scapy.layers.inet6 import ICMPv6EchoRequest, IPv6, IPv6ExtHdrHopByHop
+from scapy.layers.l2 import ARP, Ether
+
+from lib.accelerate import Box, Counted, packets, status, takes_packets
+from lib.kernel import pings, reaches
+from lib.netns import veth, wait_for
+from lib.raw import RawPort
+from lib.router import binary
+from lib.traffic import Sink, Stream, late, lost
+
+B4, B6 = "198.51.2.1", "2001:db8:2::1"
+FAR = [B4, B6]
+# MACs of the router's eth0 and of host a.
+ROUTER_MAC, A_MAC = "02:00:00:00:01:01", "02:00:00:00:01:02"
+
+
+@pytest.fixture(scope="module")
+def box(module_lab):
+    box = Box(module_lab)
+    box.settle()
+    box.router = box.accelerate("eth0", "eth1")
+    return box
+
+
+def pinged(box, host, address, **options):
+    return reaches(box.hosts[host], address, **options)
+
+
+class Talk:
+    """Frames of host a, byte for byte, and those that arrive there and at b."""
+
+    def __init__(self, box, match):
+        self.a, self.b = RawPort(box.a, "eth0"), RawPort(box.b, "eth0")
+        self.match = match
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.a.close(), self.b.close()
+
+    def say(self, *packets):
+        self.a.send(*[Ether(src=A_MAC, dst=ROUTER_MAC) / packet for packet in packets])
+
+    def heard(self, side, count=1):
+        """The IP packets with the mark that have arrived, `count` at least, and those of the next moment."""
+        first = side.expect(count, lambda frame: self.match in frame and frame[:6] != bytes.fromhex(ROUTER_MAC.replace(":", "")))
+        more = [frame for frame in side.receive(0.3) if self.match in frame]
+        return [Ether(frame).payload for frame in first + more]
+
+
+# --- start, stop and death ------------------------------------------------------------------------
+
+
+def streams(box, rate=1000):
+    sink = Sink(box.b)
+    stream = Stream(box.a, FAR, rate=rate)
+    assert sink.wait(rate // 2)
+    return stream, sink
+
+
+def end(stream, sink):
+    sent = stream.stop()
+    missing = lost(sent, sink)
+    order = late([number for number, _ in sink.arrived()])
+    sink.close()
+    return missing, order
+
+
+def test_no_packet_is_lost_doubled_or_reordered_at_start_and_stop(lab):
+    box = Box(lab)
+    box.settle()
+    before = box.space.link_settings()
+    sysctls = box.space.settings()
+    stream, sink = streams(box)
+    router = box.accelerate("eth0", "eth1")
+    assert wait_for(lambda: packets(router, "eth0", "accelerated") > 1000, 30), status(router)
+    assert sink.wait(500)
+    router.command("accelerate", "--stop")
+    assert router.process.wait(20) == 0, router.log()
+    assert re.search(r"mbufs: all \d+ returned", router.log())
+    assert sink.wait(500), "the kernel forwards on"
+    missing, order = end(stream, sink)
+    assert not missing and order == 0
+    assert box.space.link_settings() == before
+    assert box.space.settings() == sysctls
+
+
+def test_a_kill_leaves_nothing_behind_and_the_kernel_forwards_on(lab):
+    box = Box(lab)
+    box.settle()
+    stream, sink = streams(box)
+    router = box.accelerate("eth0", "eth1")
+    assert wait_for(lambda: packets(router, "eth0", "accelerated") > 500, 30)
+    router.kill()
+    assert sink.wait(1000)
+    missing, order = end(stream, sink)
+    # No more than the socket's ring holds.
+    assert len(missing) <= 2048 and order == 0, (len(missing), order)
+    assert wait_for(lambda: "xdp" not in box.space.links(), 20), box.space.links()
+    # The next one starts, and finds nothing to put back but what is no one's harm.
+    router = box.accelerate("eth0", "eth1")
+    assert pinged(box, "a", B4)
+    router.stop()
+
+
+def test_packets_stay_with_the_kernel_while_the_process_is_stopped(lab):
+    box = Box(lab)
+    box.settle()
+    router = box.accelerate("eth0", "eth1")
+    assert pinged(box, "a", B4)
+    router.process.send_signal(signal.SIGSTOP)
+    try:
+        for address in FAR:
+            assert pinged(box, "a", address, seconds=20), "the program takes packets for two seconds at most"
+    finally:
+        router.process.send_signal(signal.SIGCONT)
+    assert wait_for(lambda: packets(router, "eth0", "stalled") >= 2, 20)
+    count = Counted(router, "eth0")
+    assert wait_for(lambda: pings(box.a, B4) and count["accelerated"], 20), "and it goes on"
+    router.stop()
+
+
+def test_the_same_as_configuration(lab):
+    box = Box(lab)
+    box.settle()
+    router = lab.router(box.space, 'require "turnpike".accelerate { "eth0", "eth1" }\n')
+    takes_packets(router)
+    count = Counted(router, "eth0")
+    assert pinged(box, "a", B4) and pinged(box, "a", B6)
+    assert count["accelerated"] >= 2
+    assert "nothing would change" in router.command("plan", router.config).stdout
+    more = router.directory / "more.lua"
+    more.write_text('require "turnpike".accelerate { "eth0", "eth1", "eth2" }\n')
+    refused = router.command("apply", more, check=False)
+    assert refused.returncode == 1 and "accelerated interfaces are those of the start" in refused.stderr
+    router.stop()
+
+
+def test_all_interfaces(lab):
+    box = Box(lab)
+    box.settle()
+    box.ip("link", "add", "br0", "type", "bridge")
+    box.ip("link", "add", "down0", "type", "veth", "peer", "name", "down1")
+    router = box.accelerate("--all")
+    assert set(status(router)) == {"eth0", "eth1", "eth2"}
+    log = router.log()
+    assert "br0: not accelerated: it is a bridge device" in log and "down0: not accelerated: it is down" in log
+    count = Counted(router, "eth0")
+    assert pinged(box, "a", "198.51.3.1") and count["accelerated"]
+    router.stop()
+
+
+# --- forwarding ----------------------------------------------------------------------------------
+
+
+def test_packets_between_accelerated_interfaces_are_turnpike_s(box):
+    for address in (B4, B6, "10.0.2.2", "fd00:2::2"):
+        assert pinged(box, "a", address)
+        count, back = Counted(box.router, "eth0"), Counted(box.router, "eth1")
+        assert pings(box.a, address, count=5)
+        assert count["accelerated"] == 5 and back["accelerated"] == 5, address
+
+
+def test_the_router_s_own_addresses_stay_the_kernel_s(box):
+    for address in ("10.0.1.1", "10.0.2.1", "10.0.3.1", "fd00:1::1", "fd00:2::1", "fd00:3::1"):
+        count = Counted(box.router, "eth0")
+        assert pings(box.a, address, count=2)
+        assert count["accelerated"] == 0 and count["route"] >= 2, address
+
+
+def test_packets_by_another_interface_stay_with_the_kernel(box):
+    for address in ("198.51.3.1", "10.0.3.2", "2001:db8:3::1", "fd00:3::2"):
+        count = Counted(box.router, "eth0")
+        assert pings(box.a, address, count=3)
+        assert count["accelerated"] == 0 and count["route"] >= 3, address
+        # And from there: that interface has no program.
+        count = Counted(box.router, "eth0")
+        assert pings(box.c, B4) and pings(box.c, "198.51.1.1")
+        assert count["accelerated"] == 0
+
+
+def transfer(source, target, address, data):
+    """Sends by TCP, and compares what arrives."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with target.entered():
+        listener = socket.create_server((address, 0), family=family)
+    got = []
+
+    def receive():
+        stream, _ = listener.accept()
+        with stream, stream.makefile("rb") as file:
+            got.append(file.read())
+
+    receiver = threading.Thread(target=receive)
+    receiver.start()
+    with source.entered():
+        sender = socket.create_connection(listener.getsockname()[:2], 20)
+    with sender:
+        sender.sendall(data)
+    receiver.join(60)
+    listener.close()
+    assert got == [data]
+
+
+@pytest.mark.parametrize("address", FAR)
+def test_tcp_with_its_large_frames_arrives_whole(box, address):
+    assert pinged(box, "a", address)
+    count = Counted(box.router, "eth0")
+    # Hosts on veth leave checksums and segmentation to their device.
+    transfer(box.a, box.b, address, os.urandom(1 << 16) * 64)
+    assert count["accelerated"] > 2000, count.all()
+    assert box.router.dropped() == {}
+
+
+@pytest.mark.parametrize("address", ["10.0.1.1", "fd00:2::1"])
+def test_tcp_to_the_router_itself(box, address):
+    transfer(box.a, box.space, address, os.urandom(1 << 16) * 16)
+
+
+def test_arp_and_neighbour_discovery_are_the_kernel_s(box):
+    count = Counted(box.router, "eth0")
+    box.a.run("ip", "neighbour", "flush", "dev", "eth0")
+    assert pinged(box, "a", B4) and pinged(box, "a", B6)
+    # Questions of both protocols, to all and to a group.
+    assert wait_for(lambda: count["other-mac"] >= 2, 10)
+
+
+# --- left to the kernel --------------------------------------------------------------------------
+
+
+MARK = b"the mark of these packets"
+
+
+def test_packets_that_are_not_plain_pass_to_the_kernel_once(box):
+    plain4 = IP(src="10.0.1.2", dst=B4) / UDP(sport=9, dport=9) / MARK
+    plain6 = IPv6(src="fd00:1::2", dst=B6) / UDP(sport=9, dport=9) / MARK
+    router_alert = IP(src="10.0.1.2", dst=B4, options=[IPOption(b"\x94\x04\0\0")]) / UDP(sport=9, dport=9) / MARK
+    hop_by_hop = IPv6(src="fd00:1::2", dst=B6) / IPv6ExtHdrHopByHop() / UDP(sport=9, dport=9) / MARK
+    assert pinged(box, "a", B4) and pinged(box, "a", B6)
+    with Talk(box, MARK) as talk:
+        for packet, outcome in ((plain4, "accelerated"), (plain6, "accelerated"), (router_alert, "options"),
+                                (hop_by_hop, "options")):
+            count = Counted(box.router, "eth0")
+            talk.say(packet)
+            (arrived,) = talk.heard(talk.b)
+            assert (arrived.ttl if packet is plain4 or packet is router_alert else arrived.hlim) == 63
+            assert count[outcome] == 1, (outcome, count.all())
+
+
+def test_fragments_are_forwarded_like_other_packets(box):
+    from scapy.layers.inet import fragment
+
+    whole = IP(src="10.0.1.2", dst=B4, id=77) / UDP(sport=9, dport=9) / (MARK + bytes(900))
+    pieces = fragment(whole, 400)
+    assert pinged(box, "a", B4)
+    count = Counted(box.router, "eth0")
+    arrived = RawPort(box.b, "eth0")
+    with Talk(box, MARK) as talk:
+        talk.say(*pieces)
+        frames = arrived.expect(len(pieces), lambda frame: frame[12:14] == b"\x08\x00" and frame[18:20] == b"\0\x4d")
+    arrived.close()
+    assert len(frames) == len(pieces) and count["accelerated"] == len(pieces)
+    # To the router they are the kernel's, which reassembles them.
+    assert pings(box.a, "10.0.1.1", size=4000) and pings(box.a, "fd00:1::1", size=4000)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_an_expired_packet_has_one_answer_from_the_kernel(box, version):
+    if version == 4:
+        packet, error = IP(src="10.0.1.2", dst=B4, ttl=1) / UDP(sport=9, dport=9) / MARK, (11, 0)
+    else:
+        packet, error = IPv6(src="fd00:1::2", dst=B6, hlim=1) / UDP(sport=9, dport=9) / (MARK * 2), (3, 0)
+    with Talk(box, MARK) as talk:
+        count = Counted(box.router, "eth0")
+        talk.say(packet)
+        (answer,) = talk.heard(talk.a)
+        assert (answer.src, answer.payload.type, answer.payload.code) == (
+            "10.0.1.1" if version == 4 else "fd00:1::1", *error)
+        assert count["ttl"] == 1
+
+
+def test_multicasts_and_broadcasts_stay_with_the_kernel(box):
+    before = Counted(box.router, "eth0")
+    port = RawPort(box.a, "eth0")
+    for destination, mac in (("224.0.0.5", "01:00:5e:00:00:05"), ("239.1.2.3", "01:00:5e:01:02:03"),
+                             ("255.255.255.255", "ff:ff:ff:ff:ff:ff"), ("10.0.1.255", "ff:ff:ff:ff:ff:ff")):
+        port.send(Ether(src=A_MAC, dst=mac) / IP(src="10.0.1.2", dst=destination) / UDP() / MARK)
+    # To a group in a unicast frame, and to another station.
+    port.send(Ether(src=A_MAC, dst=ROUTER_MAC) / IP(src="10.0.1.2", dst="239.1.2.3") / UDP() / MARK)
+    port.send(Ether(src=A_MAC, dst="02:00:00:00:00:99") / IP(src="10.0.1.2", dst=B4) / UDP() / MARK)
+    port.close()
+    assert wait_for(lambda: before["other-mac"] >= 5 and before["addresses"] >= 1, 10), before.all()
+    assert before["accelerated"] == 0
+
+
+def question(frame):
+    return frame[12:14] == b"\x08\x06" and frame[20:22] == b"\0\x01"
+
+
+def test_an_unknown_neighbour_is_resolved_by_the_kernel_and_no_packet_is_lost(box):
+    for address, family in (("10.0.2.2", "-4"), ("fd00:2::2", "-6")):
+        box.ip(family, "neighbour", "flush", "dev", "eth1")
+        count = Counted(box.router, "eth0")
+        assert pings(box.a, address, timeout=5), "the first packet waits in the kernel"
+        assert wait_for(lambda: pings(box.a, address) and count["accelerated"] > count["returned"], 10), count.all()
+
+
+def test_a_neighbour_that_is_not_there_is_reported_by_the_kernel(box):
+    with Talk(box, MARK) as talk:
+        talk.say(IP(src="10.0.1.2", dst="10.0.2.77") / UDP(sport=9, dport=9) / MARK)
+        (answer,) = talk.heard(talk.a)
+        assert (answer.src, answer[ICMP].type, answer[ICMP].code) == ("10.0.1.1", 3, 1)
+
+
+@pytest.mark.parametrize("kind, code", [("unreachable", 1), ("prohibit", 13), ("blackhole", None)])
+def test_routes_that_refuse_are_the_kernel_s(box, kind, code):
+    box.ip("route", "add", kind, "192.0.2.0/24")
+    try:
+        count = Counted(box.router, "eth0")
+        with Talk(box, MARK) as talk:
+            talk.say(IP(src="10.0.1.2", dst="192.0.2.1") / UDP(sport=9, dport=9) / MARK)
+            if code is None:
+                assert talk.a.receive(0.3) == [] or all(MARK not in frame for frame in talk.a.receive(0.3))
+            else:
+                (answer,) = talk.heard(talk.a)
+                assert (answer.src, answer[ICMP].type, answer[ICMP].code) == ("10.0.1.1", 3, code)
+        assert wait_for(lambda: count["route"] == 1, 10) and count["accelerated"] == 0
+    finally:
+        box.ip("route", "del", kind, "192.0.2.0/24")
+
+
+def test_a_packet_without_a_route_is_answered_once(box):
+    with Talk(box, MARK) as talk:
+        count = Counted(box.router, "eth0")
+        talk.say(IP(src="10.0.1.2", dst="203.0.113.9") / UDP(sport=9, dport=9) / MARK)
+        (answer,) = talk.heard(talk.a)
+        assert (answer.src, answer[ICMP].type, answer[ICMP].code) == ("10.0.1.1", 3, 0)
+        assert count["route"] == 1
+
+
+def test_a_better_first_hop_is_told_by_the_kernel(lab):
+    box = Box(lab)
+    box.settle()
+    # Another gateway on the hosts' network, which is a itself.
+    box.ip("route", "add", "192.0.2.0/24", "via", "10.0.1.3")
+    box.ip("neighbour", "add", "10.0.1.3", "lladdr", "02:00:00:00:01:03", "dev", "eth0", "nud", "permanent")
+    router = box.accelerate("eth0", "eth1")
+    with Talk(box, MARK) as talk:
+        talk.say(IP(src="10.0.1.2", dst="192.0.2.1") / UDP(sport=9, dport=9) / MARK)
+        heard = talk.heard(talk.a, 2)
+        assert sorted(packet[ICMP].type if ICMP in packet else 0 for packet in heard) == [0, 5], heard
+    assert packets(router, "eth0", "returned") == 1
+    router.stop()
+
+
+# --- changes -------------------------------------------------------------------------------------
+
+
+def test_addresses_come_and_go(box):
+    count = Counted(box.router, "eth0")
+    box.ip("address", "add", "10.0.2.200/24", "dev", "eth1")
+    box.ip("address", "add", "192.0.2.7/32", "dev", "lo")
+    try:
+        for address in ("10.0.2.200", "192.0.2.7"):
+            assert pinged(box, "a", address)
+        assert wait_for(lambda: count["route"] >= 2, 10)
+    finally:
+        box.ip("address", "del", "10.0.2.200/24", "dev", "eth1")
+        box.ip("address", "del", "192.0.2.7/32", "dev", "lo")
+    # A host may have the address now.
+    box.b.run("ip", "address", "add", "10.0.2.200/24", "dev", "eth0")
+    try:
+        assert wait_for(lambda: pings(box.a, "10.0.2.200") and count["accelerated"], 20), count.all()
+    finally:
+        box.b.run("ip", "address", "del", "10.0.2.200/24", "dev", "eth0")
+
+
+@pytest.mark.parametrize("prefix, address, family", [
+    ("203.0.113.0/24", "203.0.113.1", "-4"), ("2001:db8:99::/48", "2001:db8:99::1", "-6"), ("default", "192.0.2.99", "-4"),
+])
+def test_a_route_moves_between_interfaces_of_both_kinds(box, prefix, address, family):
+    via = {"b": {"-4": "10.0.2.2", "-6": "fd00:2::2"}, "c": {"-4": "10.0.3.2", "-6": "fd00:3::2"}}
+    length = "32" if family == "-4" else "128"
+    for host in "bc":
+        box.hosts[host].run("ip", "address", "add", f"{address}/{length}", "dev", "lo")
+    try:
+        for host in "bcbc":
+            box.ip(family, "route", "replace", prefix, "via", via[host][family])
+            count = Counted(box.router, "eth0")
+            arrived = RawPort(box.hosts[host], "eth0")
+            taken = host == "b"
+            assert wait_for(lambda: pings(box.a, address) and bool(count["accelerated"]) == taken, 20), count.all()
+            arrived.close()
+            settled = Counted(box.router, "eth0")
+            assert pings(box.a, address, count=3)
+            assert settled["accelerated"] == (3 if taken else 0), settled.all()
+        # A longer route within it by an accelerated interface.
+        box.ip(family, "route", "add", f"{address}/{length}", "via", via["b"][family])
+        count = Counted(box.router, "eth0")
+        assert wait_for(lambda: pings(box.a, address) and count["accelerated"], 20)
+    finally:
+        box.ip(family, "route", "del", f"{address}/{length}", check=False)
+        box.ip(family, "route", "del", prefix)
+        for host in "bc":
+            box.hosts[host].run("ip", "address", "del", f"{address}/{length}", "dev", "lo")
+    assert not pings(box.a, address)
+
+
+def test_paths_over_interfaces_of_both_kinds_stay_with_the_kernel(box):
+    box.ip("route", "add", "203.0.113.0/24", "nexthop", "via", "10.0.2.2", "nexthop", "via", "10.0.3.2")
+    try:
+        for host in "bc":
+            box.hosts[host].run("ip", "address", "add", "203.0.113.1/32", "dev", "lo")
+        count = Counted(box.router, "eth0")
+        assert pinged(box, "a", "203.0.113.1")
+        assert count["accelerated"] == 0 and count["route"] >= 1
+    finally:
+        box.ip("route", "del", "203.0.113.0/24")
+        for host in "bc":
+            box.hosts[host].run("ip", "address", "del", "203.0.113.1/32", "dev", "lo")
+
+
+@pytest.mark.parametrize("special", [["mtu", "1300"], ["mtu", "lock", "1300"], ["tos", "0x10"]])
+def test_routes_for_some_packets_only_are_the_kernel_s(box, special):
+    tos = special[:2] if special[0] == "tos" else []
+    metrics = [] if tos else special
+    box.b.run("ip", "address", "add", "203.0.113.1/32", "dev", "lo")
+    box.ip("route", "add", "203.0.113.0/24", "via", "10.0.2.2")
+    try:
+        count = Counted(box.router, "eth0")
+        assert wait_for(lambda: pings(box.a, "203.0.113.1") and count["accelerated"], 20)
+        if not tos:
+            box.ip("route", "del", "203.0.113.0/24")
+        box.ip("route", "add", "203.0.113.0/24", *tos, "via", "10.0.2.2", *metrics)
+
+        def kernel_s():
+            count = Counted(box.router, "eth0")
+            return pings(box.a, "203.0.113.1") and count["accelerated"] == 0
+
+        assert wait_for(kernel_s, 20)
+        box.ip("route", "del", "203.0.113.0/24", *tos)
+        if tos:
+            count = Counted(box.router, "eth0")
+            assert wait_for(lambda: pings(box.a, "203.0.113.1") and count["accelerated"], 20)
+    finally:
+        box.ip("route", "flush", "203.0.113.0/24", check=False)
+        box.b.run("ip", "address", "del", "203.0.113.1/32", "dev", "lo")
+
+
+def test_an_interface_goes_down_and_up(lab):
+    box = Box(lab)
+    box.settle()
+    router = box.accelerate("eth0", "eth1")
+    assert pinged(box, "a", "10.0.2.2")
+    for space, name in ((box.space, "eth1"), (box.b, "eth0")):
+        space.run("ip", "link", "set", name, "down")
+        assert wait_for(lambda: not pings(box.a, "10.0.2.2"), 20)
+        assert pings(box.a, "10.0.1.1")
+        space.run("ip", "link", "set", name, "up")
+        # The host has lost it, as the router its routes by this interface.
+        box.b.run("ip", "route", "replace", "default", "via", "10.0.2.1")
+        count = Counted(router, "eth0")
+        assert wait_for(lambda: pings(box.a, "10.0.2.2") and count["accelerated"], 30), count.all()
+    router.stop()
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_packet_that_is_too_big_is_answered_once_by_the_kernel(lab, version):
+    box = Box(lab)
+    box.settle()
+    router = box.accelerate("eth0", "eth1")
+    box.ip("link", "set", "eth1", "mtu", "1300")
+    assert wait_for(lambda: status(router)["eth0"]["longest"] == 1300, 20)
+    length = 1350
+    if version == 4:
+        packet = IP(src="10.0.1.2", dst="10.0.2.2", flags="DF") / UDP(sport=9, dport=9) / (MARK + bytes(length))
+    else:
+        packet = IPv6(src="fd00:1::2", dst="fd00:2::2") / UDP(sport=9, dport=9) / (MARK + bytes(length))
+    with Talk(box, MARK) as talk:
+        count = Counted(router, "eth0")
+        talk.say(packet)
+        (answer,) = talk.heard(talk.a)
+        kind, code, mtu = ((3, 4, answer[ICMP].nexthopmtu) if version == 4 else (2, 0, answer.payload.mtu))
+        assert (answer.payload.type, answer.payload.code, mtu) == (kind, code, 1300)
+        assert answer.src == ("10.0.1.1" if version == 4 else "fd00:1::1")
+        assert count["too-long"] == 1
+    # As long as it may be, and accelerated.
+    count = Counted(router, "eth0")
+    assert pings(box.a, "10.0.2.2", size=1300 - 28) and count["accelerated"] == 1
+    box.ip("link", "set", "eth1", "mtu", "1500")
+    assert wait_for(lambda: status(router)["eth0"]["longest"] == 1500, 20)
+    count = Counted(router, "eth0")
+    assert wait_for(lambda: pings(box.a, "10.0.2.2", size=1472) and count["accelerated"], 20)
+    router.stop()
+
+
+def test_a_mac_changes(lab):
+    box = Box(lab)
+    box.settle()
+    router = box.accelerate("eth0", "eth1")
+    box.ip("link", "set", "eth0", "address", "02:00:00:00:01:77")
+    box.a.run("ip", "neighbour", "flush", "dev", "eth0")
+    # The port is opened again, and counts from zero.
+    assert wait_for(lambda: pings(box.a, "10.0.2.2") and packets(router, "eth0", "accelerated"), 30), router.log()
+    router.stop()
+
+
+@pytest.mark.parametrize("family, sysctl", [("ip4", "net.ipv4.ip_forward"), ("ip6", "net.ipv6.conf.all.forwarding"),
+                                           ("ip4", "net.ipv4.conf.eth0.forwarding")])
+def test_what_the_kernel_does_not_forward_is_not_forwarded(lab, family, sysctl):
+    box = Box(lab)
+    box.settle()
+    router = box.accelerate("eth0", "eth1")
+    address, other = ("10.0.2.2", "fd00:2::2") if family == "ip4" else ("fd00:2::2", "10.0.2.2")
+    assert pinged(box, "a", address)
+    box.space.sysctl(sysctl, 0)
+    assert wait_for(lambda: not status(router)["eth0"][family]["accelerated"], 20)
+    assert "forwarding is 0" in status(router)["eth0"][family]["reason"]
+    assert not pings(box.a, address)
+    assert pings(box.a, other)
+    # The kernel forgets the hosts' IPv6 default routes for nothing of that.
+    box.space.sysctl(sysctl, 1)
+    takes_packets(router)
+    count = Counted(router, "eth0")
+    assert wait_for(lambda: pings(box.a, address) and count["accelerated"], 20)
+    router.stop()
+
+
+def test_reverse_paths_are_checked_as_the_kernel_does(lab):
+    box = Box(lab)
+    box.settle()
+    router = box.accelerate("eth0", "eth1")
+    from_nowhere = IP(src="203.0.113.5", dst=B4) / UDP(sport=9, dport=9) / MARK
+    from_route = IP(src="198.51.2.77", dst=B4) / UDP(sport=9, dport=9) / MARK
+    with Talk(box, MARK) as talk:
+        def passes(packet):
+            talk.b.drain()
+            talk.say(packet)
+            return bool(talk.b.expect(1, lambda frame: MARK in frame, timeout=1))
+
+        for packet in (from_nowhere, from_route):
+            assert passes(packet)
+        box.space.sysctl("net.ipv4.conf.all.rp_filter", 2)
+        # There is no other sign of it.
+        assert wait_for(lambda: not passes(from_nowhere), 20)
+        assert passes(from_route) and status(router)["eth0"]["ip4"]["accelerated"]
+        assert packets(router, "eth0", "source") >= 1
+        box.space.sysctl("net.ipv4.conf.eth0.rp_filter", 1)
+        box.space.sysctl("net.ipv4.conf.all.rp_filter", 0)
+        assert wait_for(lambda: not status(router)["eth0"]["ip4"]["accelerated"], 20)
+        assert "rp_filter" in status(router)["eth0"]["ip4"]["reason"]
+        assert not passes(from_nowhere) and not passes(from_route)
+        assert status(router)["eth1"]["ip4"]["accelerated"]
+    router.stop()
+
+
+def test_an_interface_vanishes_and_returns(lab):
+    box = Box(lab)
+    box.settle()
+    router = box.accelerate("eth0", "eth1")
+    box.ip("link", "del", "eth1")
+    assert wait_for(lambda: "eth1" not in status(router), 20)
+    assert not pings(box.a, "10.0.2.2") and pings(box.a, "10.0.3.2")
+    veth(box.space, "eth1", box.b, "eth0")
+    box.ip("address", "add", "10.0.2.1/24", "dev", "eth1")
+    box.b.run("ip", "address", "add", "10.0.2.2/24", "dev", "eth0")
+    box.b.run("ip", "route", "add", "default", "via", "10.0.2.1")
+    count = Counted(router, "eth0")
+    assert wait_for(lambda: pings(box.a, "10.0.2.2") and count["accelerated"], 60), router.log()
+    router.stop()
+
+
+def test_the_kernel_s_stack_runs_the_program_where_a_driver_does_not(lab):
+    """A MACVLAN device has no driver for XDP."""
+    box = Box(lab)
+    inner = lab.namespace("inner")
+    for number, parent in ((1, "eth0"), (2, "eth1")):
+        box.ip("link", "add", "link", parent, "name", f"mv{number}", "netns", inner.name, "type", "macvlan", "mode", "bridge")
+        inner.run("ip", "link", "set", f"mv{number}", "up")
+        inner.run("ip", "address", "add", f"10.0.{number}.9/24", "dev", f"mv{number}")
+        inner.run("ip", "address", "add", f"fd00:{number}::9/64", "dev", f"mv{number}", "nodad")
+    inner.sysctl("net.ipv4.ip_forward", 1)
+    inner.sysctl("net.ipv6.conf.all.forwarding", 1)
+    for host, number in ((box.a, 1), (box.b, 2)):
+        host.run("ip", "route", "replace", "default", "via", f"10.0.{number}.9")
+        host.run("ip", "-6", "route", "replace", "default", "via", f"fd00:{number}::9")
+    router = lab.router(inner, "", command=["accelerate", "mv1", "mv2"])
+    takes_packets(router)
+    assert {of["mode"] for of in status(router).values()} == {"generic"}
+    assert "the kernel's stack runs the XDP program" in router.log()
+    for address in ("10.0.2.2", "fd00:2::2"):
+        # The first packets are returned, which the program sees once more.
+        assert pings(box.a, address, timeout=5)
+        count = Counted(router, "mv1")
+        assert wait_for(lambda: pings(box.a, address) and count["accelerated"], 20), count.all()
+    assert packets(router, "mv1", "returned") >= 1
+    transfer(box.a, box.b, "10.0.2.2", os.urandom(1 << 16) * 16)
+    router.stop()
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+def refused(box, *argv, prefix=()):
+    """The message of a start that is refused, the interfaces as before."""
+    before, sysctls = box.space.link_settings(), box.space.settings()
+    with tempfile.TemporaryDirectory(prefix="turnpike-test-") as directory:
+        done = box.space.run(
+            *prefix, binary(), "accelerate", *argv, "--socket", f"{directory}/router.sock", check=False)
+    assert done.returncode == 1 or (done.returncode == 2 and "usage" in done.stdout.lower()), done.stdout
+    assert box.space.link_settings() == before and box.space.settings() == sysctls
+    return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+
+
+@pytest.fixture(scope="module")
+def idle(module_lab):
+    return Box(module_lab)
+
+
+def test_an_unknown_interface(idle):
+    message = refused(idle, "eth0", "eth9")
+    assert 'device eth9 not found' in message and "eth0, eth1, eth2, lo" in message
+
+
+def test_the_loopback_and_other_interfaces_without_ethernet(idle):
+    assert "lo cannot be accelerated: it has no Ethernet frames" in refused(idle, "eth0", "lo")
+
+
+def test_a_bridge_and_its_port(idle):
+    idle.ip("link", "add", "br7", "type", "bridge")
+    idle.ip("link", "add", "bp7", "type", "veth", "peer", "name", "bq7")
+    idle.ip("link", "set", "bp7", "master", "br7", "up")
+    message = refused(idle, "eth0", "br7", "bp7")
+    assert "br7 cannot be accelerated: it is a bridge device" in message
+    assert "bp7 cannot be accelerated: it belongs to bridge br7" in message
+
+
+def test_an_interface_that_is_down(idle):
+    idle.ip("link", "add", "dn7", "type", "veth", "peer", "name", "dn8")
+    assert "it is down; set it up: ip link set dn7 up" in refused(idle, "eth0", "dn7")
+
+
+def test_an_interface_of_another_namespace(idle):
+    message = refused(idle, "eth0", "eth1@if2")
+    assert "eth1@if2" in message
+
+
+def test_no_interface_or_one_twice(idle):
+    assert "INTERFACE" in refused(idle)
+    assert '"eth0" is given twice' in refused(idle, "eth0", "eth0")
+    assert "cannot be used with" in refused(idle, "--all", "eth0")
+
+
+def test_an_xdp_program_of_somebody_else(lab, tmp_path):
+    box = Box(lab)
+    source, program = tmp_path / "pass.c", tmp_path / "pass.o"
+    source.write_text('__attribute__((section("xdp"), used)) int pass(void *context) { return 2; }\n'
+                      'char licence[] __attribute__((section("license"), used)) = "GPL";\n')
+    subprocess.run(["clang", "-target", "bpf", "-O2", "-c", source, "-o", program], check=True)
+    box.ip("link", "set", "eth1", "xdpdrv", "obj", program, "sec", "xdp")
+    message = refused(box, "eth0", "eth1")
+    assert "eth1 has an XDP program already" in message and "ip link set eth1 xdp off" in message
+    assert "xdp" in box.ip("link", "show", "eth1").stdout and "xdp" not in box.ip("link", "show", "eth0").stdout
+
+
+def test_an_mtu_above_what_xdp_takes(lab):
+    box = Box(lab)
+    for space, name in ((box.space, "eth1"), (box.b, "eth0")):
+        space.run("ip", "link", "set", name, "mtu", "9000")
+    message = refused(box, "eth0", "eth1")
+    assert 'port "eth1"' in message and "MTU 9000" in message
+
+
+def test_a_user_without_the_capabilities(idle):
+    message = refused(idle, "eth0", "eth1", prefix=["setpriv", "--bounding-set", "-bpf,-sys_admin,-net_admin", "--inh-caps",
+                                                   "-bpf,-sys_admin,-net_admin"])
+    assert "CAP_BPF" in message or "permitted" in message.lower(), message
+
+
+def test_status_and_stop_where_nothing_is_accelerated(lab):
+    space = lab.namespace("other")
+    veth(space, "tp-left", lab.namespace("left"), "eth0")
+    router = lab.router(space, 'require "turnpike".port "left" { device = "tp-left", address = "10.0.1.1/24" }\n')
+    assert "no interface is accelerated" in router.command("accelerate", "--status").stdout
+    stopped = router.command("accelerate", "--stop", check=False)
+    assert stopped.returncode == 1 and "accelerates no interface" in stopped.stderr
+    assert router.process.poll() is None
+    router.stop()
+    nobody = router.command("accelerate", "--status", check=False)
+    assert nobody.returncode == 1 and str(router.socket) in nobody.stderr
+
+
+@pytest.mark.parametrize("settings, words", [
+    ('turnpike.accelerate { }', "names no interface"),
+    ('turnpike.accelerate { 7 }', "expected an interface's name"),
+    ('turnpike.accelerate { "a" } turnpike.accelerate { "b" }', "accelerate"),
+    ('turnpike.port "x" { device = "eth0", accelerate = true }', 'turnpike.port "eth0"'),
+    ('turnpike.port "x" { device = "net_null0", accelerate = true }', "no kernel interface"),
+    ('turnpike.port "eth0" { device = "eth0", accelerate = true, address = "10.0.1.1/24" }', "leave it out"),
+    ('turnpike.accelerate { "a" } turnpike.slowpath { workers = 2 }', "workers 2"),
+    ('turnpike.accelerate { "a" } turnpike.vlan "v" { parent = "a", id = 7 }', "tagged frames stay with the kernel"),
+    ('turnpike.accelerate { "a", "b" } turnpike.bond "l" { ports = { "a", "b" } }', "stay with the kernel"),
+])
+def test_settings_that_contradict_acceleration(tmp_path, settings, words):
+    file = tmp_path / "router.lua"
+    file.write_text(f'local turnpike = require "turnpike"\n{settings}\n')
+    done = subprocess.run([binary(), "check", "--offline", file], capture_output=True, text=True)
+    assert done.returncode == 1 and words in done.stderr, done.stderr
