@@ -360,7 +360,7 @@ pub struct Finding {
     pub place: Place,
     /// The packets concerned.
     pub packets: Packets,
-    /// What is to be done.
+    /// The treatment.
     pub action: Action,
     /// The rule and its consequence, in a sentence.
     pub message: String,

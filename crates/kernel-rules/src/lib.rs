@@ -1,5 +1,5 @@
-//! What the kernel applies to forwarded packets, and a fast path in front of it would bypass: packet filters, address
-//! translation, tc, routing rules, IPsec policies, settings.
+//! Rules and settings that the kernel applies to forwarded packets, and that a fast path in front of it would bypass:
+//! packet filters, address translation, tc, routing rules, IPsec policies, sysctls.
 //!
 //! ```text
 //!   netlink.rs   sockets, dumps, messages             programs.rs   nft, iptables-legacy-save
@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Each finding says what is to be done: the fast path follows it, its packets stay with the kernel, or acceleration is
-//! refused unless a request bypasses it. What cannot be read is listed as unseen, and never taken for absent.
+//! refused unless a request bypasses it. A part that cannot be read is listed as unseen, and never taken for absent.
 //!
 //! Everything is read in the calling thread's network namespace.
 #![forbid(unsafe_code)]

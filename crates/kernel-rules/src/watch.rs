@@ -2,8 +2,8 @@
 //!
 //! A thread listens to the kernel's notifications: links, qdiscs, filters, routing rules, interface settings, nftables,
 //! IPsec policies, and routes of the special kinds. After a burst of them it inspects: when it has been quiet for
-//! [`QUIET`], and [`LATEST`] after the first at the latest. For what the kernel announces to nobody (legacy iptables,
-//! other settings, tcx, packet sockets) it inspects each second.
+//! [`QUIET`], and [`LATEST`] after the first at the latest. The kernel does not announce changes of legacy iptables,
+//! of other settings, tcx programs and packet sockets: for these it inspects each second.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

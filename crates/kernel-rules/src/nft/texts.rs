@@ -10,7 +10,7 @@ use crate::programs::{self, Missing};
 /// The program.
 const PROGRAM: &str = "nft";
 
-/// What the program says of all rules.
+/// Listings of all rules by the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listings {
     /// The texts of rules; none without the program.

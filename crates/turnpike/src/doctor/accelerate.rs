@@ -42,7 +42,7 @@ pub struct Report {
     pub taken: Vec<String>,
     /// The findings, the most severe first.
     pub findings: Vec<Finding>,
-    /// What the kernel applies to forwarded packets.
+    /// Rules and settings of the kernel for forwarded packets.
     pub rules: Vec<kernel_rules::Finding>,
     /// Parts of the kernel that could not be examined.
     pub unseen: Vec<Unseen>,
