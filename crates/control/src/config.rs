@@ -106,6 +106,7 @@ use dataplane::vlan::{self, Tag, Tags, VLANS};
 use dataplane::words::suggestion;
 use fib::Algorithm;
 use ipnet::IpNet;
+use kernel_rules::Kind;
 use slowpath::{Icmp, InterfaceSettings};
 use wire::MacAddr;
 
@@ -187,6 +188,8 @@ pub struct Config {
     pub log: Log,
     /// Storage of packets that caused a panic of the router's code.
     pub quarantine: Quarantine,
+    /// The kernel's rules and accelerated interfaces.
+    pub acceleration: Acceleration,
     /// The listener for telnet clients; `None`: telnet is off.
     pub telnet: Option<Telnet>,
     /// Elements of a Click configuration, whose handlers can be called.
@@ -336,6 +339,15 @@ impl Filter {
     pub fn name(&self) -> &str {
         &self.spec.filter.name
     }
+}
+
+/// `turnpike.accelerate`: the kernel's rules and the packets of accelerated interfaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Acceleration {
+    /// The kinds of rules that packets may bypass.
+    pub bypass: BTreeSet<Kind>,
+    /// True if the ports' outward filters are the kernel's forward chains.
+    pub has_kernel_filters: bool,
 }
 
 /// A port's filter.

@@ -12,6 +12,7 @@
 //! undone by dropping it.
 #![forbid(unsafe_code)]
 
+pub mod acceleration;
 pub mod archive;
 mod boundaries;
 mod buffers;

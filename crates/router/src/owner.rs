@@ -37,6 +37,7 @@
 //! | `multicast.rs` | multicast routes |
 //! | `fibs.rs` | route tables of another structure |
 //! | `slow_path.rs` | another number of slow path workers |
+//! | `kernel_rules.rs` | the kernel's rules, as they concern accelerated interfaces |
 //! | `configurations.rs`, `apply.rs`, `history.rs` | changes to another configuration |
 //! | `ports.rs` | ports that come, go and change |
 //! | `meanwhile.rs` | other work while a change waits for forwarders |
@@ -75,6 +76,7 @@ mod imports;
 mod initial;
 mod interfaces;
 mod interference;
+mod kernel_rules;
 mod limiter;
 mod links;
 mod load;
@@ -345,7 +347,7 @@ impl Owner {
         self.give_rules();
         self.learn_flows();
         self.look_at_trace().await;
-        if count.is_multiple_of(accelerate::LOOK_TICKS) {
+        if count.is_multiple_of(accelerate::LOOK_TICKS) || self.accelerated.has_news() {
             self.look_at_accelerated();
         }
         if count.is_multiple_of(SAMPLE_TICKS) {

@@ -21,11 +21,12 @@ use dataplane::vlan::Tag;
 use slowpath::{Advertise, Discovery, Icmp, InterfaceSettings, Preference, Prefix};
 
 use super::{
-    Access, Api, Bond, Command, Config, ControlSocket, Cores, DEFAULT_VRF, Driver, Element, Events,
-    Fib, Filter, Forwarders, Forwarding, Fpm, HttpListeners, Import, Interface, Ipfix,
-    KernelRoutes, LOOPBACK, LacpSettings, LinkWish, Log, Loopback, Memory, Mirror, MulticastRoute,
-    NamedNextHop, Neighbour, Port, PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, Sampled,
-    SetRoutes, Sflow, Slowpath, Snmp, Telnet, Tls, Vlan, Vrf, Wire, action_name,
+    Acceleration, Access, Api, Bond, Command, Config, ControlSocket, Cores, DEFAULT_VRF, Driver,
+    Element, Events, Fib, Filter, Forwarders, Forwarding, Fpm, HttpListeners, Import, Interface,
+    Ipfix, KernelRoutes, LOOPBACK, LacpSettings, LinkWish, Log, Loopback, Memory, Mirror,
+    MulticastRoute, NamedNextHop, Neighbour, Port, PortFilter, PrefixSet, Quarantine, Queues,
+    RoutesFrom, Sampled, SetRoutes, Sflow, Slowpath, Snmp, Telnet, Tls, Vlan, Vrf, Wire,
+    action_name,
 };
 use crate::rib;
 
@@ -103,6 +104,8 @@ pub enum Unit {
     Log,
     /// Storage of packets that caused a panic.
     Quarantine,
+    /// The kernel's rules that accelerated packets may bypass.
+    Acceleration,
     /// The telnet service.
     Telnet,
     /// The listeners for metrics.
@@ -180,6 +183,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         fib,
         log,
         quarantine,
+        acceleration,
         telnet,
         elements,
         control_sockets,
@@ -279,6 +283,11 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     list.live(Unit::Quarantine, "quarantine: directory", directory.display());
     list.live(Unit::Quarantine, "quarantine: packets", packets);
     list.live(Unit::Quarantine, "quarantine: mib", bytes >> 20);
+    let Acceleration { bypass, has_kernel_filters } = acceleration;
+    let kinds = some(bypass.iter().map(ToString::to_string), "nothing");
+    list.live(Unit::Acceleration, "accelerate: bypass", kinds);
+    let filters = if *has_kernel_filters { "kernel" } else { "configuration" };
+    list.live(Unit::Acceleration, "accelerate: filters", filters);
     for Command { line: _, name, help } in commands {
         list.live(Unit::Commands, format!("command \"{name}\""), help);
     }

@@ -1667,9 +1667,14 @@ function turnpike.mirror(name) end
 ---@return fun(settings: turnpike.VrfSettings)
 function turnpike.vrf(name) end
 
+---@class (exact) turnpike.AccelerateSettings
+---@field [integer] string Interfaces.
+---@field bypass? string[] Kinds of the kernel's rules that accelerated packets may bypass: "nftables", "tc", …
+---@field filters? "kernel" | "configuration" "kernel": the outward filters of accelerated ports are the kernel's forward chains.
+
 ---Accelerates kernel interfaces, which stay the kernel's: turnpike.accelerate { "eth0", "eth1" }
----@param interfaces string[]
-function turnpike.accelerate(interfaces) end
+---@param settings turnpike.AccelerateSettings
+function turnpike.accelerate(settings) end
 
 ---Sets other sources of routes: turnpike.routes_from { "kernel", "fpm" }
 ---@param settings turnpike.RoutesFromSettings

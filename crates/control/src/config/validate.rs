@@ -156,7 +156,8 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let forwarding = rest::forwarding(&mut context, of(Keyword::Forwarding));
     context.class_e = forwarding.class_e;
     let mut routes_from = sources::routes_from(&mut context, of(Keyword::RoutesFrom));
-    let of_ports = accelerate::ports(&mut context, of(Keyword::Accelerate), of(Keyword::Port));
+    let (of_ports, acceleration) =
+        accelerate::ports(&mut context, of(Keyword::Accelerate), of(Keyword::Port));
     if accelerate::is_any(&of_ports) {
         accelerate::follow_kernel(&mut routes_from);
     }
@@ -254,6 +255,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         memory: rest::memory(&mut context, of(Keyword::Memory)),
         fib: rest::fib(&mut context, of(Keyword::Fib)),
         log: rest::log(&mut context, of(Keyword::Log)),
+        acceleration,
         quarantine: rest::quarantine(&mut context, of(Keyword::Quarantine)),
         telnet: telnet::read(&mut context, of(Keyword::Telnet)),
         elements,

@@ -1,17 +1,19 @@
 //! Accelerated interfaces: the packets that their XDP programs take from the kernel.
 //!
 //! A program takes packets whose route leads over accelerated interfaces, by the boundaries of the FIB
-//! (`boundaries.rs`), as long as the kernel forwards itself: its sysctls are looked at from time to time. It begins when
-//! the kernel's routes have been read for the first time, and ends before the forwarders do, which send what is on its
-//! way.
+//! (`boundaries.rs`), as long as the kernel forwards itself: its sysctls are looked at from time to time, and its rules are
+//! followed (`kernel_rules.rs`). It begins when the kernel's routes and rules have been read for the first time, and ends
+//! before the forwarders do, which send what is on its way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use api::report;
+use control::config::Config;
 use control::rib::{Rib, Treatment};
 use dataplane::interface::VrfId;
 use dataplane::port::PortId;
@@ -22,6 +24,7 @@ use super::super::boundaries::{Boundaries, Change, Treatments};
 use super::super::lease::Keeper;
 use super::super::ports::OpenPort;
 use super::Owner;
+use super::kernel_rules::{KernelRules, Verdict};
 use super::turn::Turn;
 
 /// Ticks between two looks at settings of which there was no notification.
@@ -41,6 +44,9 @@ pub(super) struct Accelerated {
     /// Boundaries that the kernel refused; their packets may go the wrong way, so nothing is taken while there are any.
     refused: BTreeSet<IpNet>,
     interfaces: BTreeMap<PortId, Now>,
+    /// The kernel's rules; `None` before they are read for the first time.
+    rules: Option<KernelRules>,
+    verdict: Option<Verdict>,
     /// Keeps the programs taking packets.
     keeper: Option<Keeper>,
     /// Set at the end: nothing is taken any more.
@@ -80,9 +86,26 @@ impl Sysctls {
     }
 }
 
-impl Treatments for Rib {
+/// The FIB, with destinations whose packets are the kernel's.
+struct Fib<'a> {
+    rib: &'a Rib,
+    stay: &'a BTreeSet<IpNet>,
+}
+
+impl Fib<'_> {
+    /// Returns true if all packets to this prefix stay with the kernel.
+    fn stays(&self, prefix: IpNet) -> bool {
+        self.stay.iter().any(|stay| stay.contains(&prefix))
+    }
+}
+
+impl Treatments for Fib<'_> {
     fn of(&self, prefix: IpNet) -> Option<bool> {
-        self.treatment(VrfId::DEFAULT, prefix).map(|of| of == Treatment::Forwarded)
+        let own = self.rib.treatment(VrfId::DEFAULT, prefix).map(|of| of == Treatment::Forwarded);
+        match self.stays(prefix) {
+            true => own.map(|_| false).or_else(|| self.stay.contains(&prefix).then_some(false)),
+            false => own,
+        }
     }
 
     fn next(&self, prefix: IpNet, within: bool) -> Option<IpNet> {
@@ -90,7 +113,10 @@ impl Treatments for Rib {
             true => prefix,
             false => IpNet::new_assert(prefix.broadcast(), prefix.max_prefix_len()),
         };
-        self.prefix_after(VrfId::DEFAULT, place)
+        let after = (Bound::Excluded(place), Bound::Unbounded);
+        let staying = self.stay.range(after).next().copied();
+        let own = self.rib.prefix_after(VrfId::DEFAULT, place);
+        own.into_iter().chain(staying).min()
     }
 }
 
@@ -106,6 +132,10 @@ impl Accelerated {
         rib.follow_installed(VrfId::DEFAULT);
         let all = rib.treatments(VrfId::DEFAULT);
         self.boundaries = Boundaries::of(all.map(|(net, of)| (net, of == Treatment::Forwarded)));
+        self.behind = self.verdict.iter().flat_map(|verdict| &verdict.stay).copied().collect();
+        for prefix in self.behind.clone() {
+            self.behind.extend(within(rib, prefix));
+        }
         for change in self.boundaries.iter() {
             make(&prefixes, change, &mut self.refused);
         }
@@ -120,14 +150,57 @@ impl Accelerated {
     pub(super) fn follow(&mut self, rib: &mut Rib, has_time: impl Fn() -> bool) {
         let Some(prefixes) = &self.prefixes else { return };
         self.behind.append(&mut rib.drain_installed(VrfId::DEFAULT));
+        let none = BTreeSet::new();
+        let stay = self.verdict.as_ref().map_or(&none, |verdict| &verdict.stay);
+        let fib = Fib { rib, stay };
         while has_time()
             && let Some(prefix) = self.behind.pop()
         {
-            for change in self.boundaries.follow(prefix, rib) {
+            for change in self.boundaries.follow(prefix, &fib) {
                 make(prefixes, change, &mut self.refused);
             }
         }
     }
+
+    /// Returns true if the kernel's rules have changed.
+    pub(super) fn has_news(&self) -> bool {
+        self.rules.as_ref().is_some_and(KernelRules::has_news)
+    }
+
+    /// Reads the kernel's rules again, for another configuration. Until then all packets are the kernel's.
+    pub(super) fn read_rules_anew(&mut self) {
+        (self.rules, self.verdict) = (None, None);
+    }
+
+    /// Takes up a change of the kernel's rules. The destinations that stay with the kernel are in the maps before this
+    /// returns; those that no longer do follow like changes of routes.
+    fn follow_rules(&mut self, config: &Config, rib: &mut Rib) {
+        let Some(new) = self.rules.as_ref().and_then(|rules| rules.news(config)) else { return };
+        let old = self.verdict.replace(new.clone()).unwrap_or_default();
+        for obstacle in new.obstacles.iter().filter(|one| !old.obstacles.contains(one)) {
+            tracing::warn!("accelerate: all packets stay with the kernel: {obstacle}");
+        }
+        if self.prefixes.is_none() {
+            return;
+        }
+        let mut changed: Vec<IpNet> = old.stay.symmetric_difference(&new.stay).copied().collect();
+        for prefix in changed.clone() {
+            tracing::info!(
+                "accelerate: packets to {prefix} {}",
+                if new.stay.contains(&prefix) { "stay with the kernel" } else { "are accelerated" }
+            );
+            changed.extend(within(rib, prefix));
+        }
+        self.behind.append(&mut changed);
+        self.follow(rib, || true);
+    }
+}
+
+/// Returns the prefixes of the FIB within this one.
+fn within(rib: &Rib, prefix: IpNet) -> impl Iterator<Item = IpNet> {
+    let next = move |&after: &IpNet| rib.prefix_after(VrfId::DEFAULT, after);
+    let inside = move |inner: &IpNet| prefix.contains(inner);
+    std::iter::successors(rib.prefix_after(VrfId::DEFAULT, prefix), next).take_while(inside)
 }
 
 /// Makes a change in the kernel's maps.
@@ -160,9 +233,20 @@ impl Owner {
         let open: Vec<&OpenPort> = self.devices.ports.iter().filter(accelerated).collect();
         let longest = open.iter().map(|open| self.mtu_of(open)).min();
         let Some(longest) = longest else { return };
+        if self.accelerated.rules.is_none() {
+            let names: Vec<String> = open.iter().map(|open| open.name.clone()).collect();
+            match KernelRules::start(&names, &self.configurations.current.acceleration.bypass) {
+                Ok(rules) => self.accelerated.rules = Some(rules),
+                Err(error) => {
+                    tracing::error!("accelerate: {error}; all packets stay with the kernel")
+                }
+            }
+        }
+        self.accelerated.follow_rules(&self.configurations.current, &mut self.routing.rib);
+        let open: Vec<&OpenPort> = self.devices.ports.iter().filter(accelerated).collect();
         let wanted: Vec<_> =
             open.into_iter().map(|open| (open.id, self.wanted(open, longest))).collect();
-        if self.accelerated.prefixes.is_none() {
+        if self.accelerated.prefixes.is_none() && self.accelerated.verdict.is_some() {
             let begun = Instant::now();
             if let Err(errno) = self.accelerated.begin(&mut self.routing.rib) {
                 tracing::error!(
@@ -201,6 +285,11 @@ impl Owner {
                     .to_owned()
             })
         };
+        let obstacle = match &self.accelerated.verdict {
+            None => Some("the kernel's rules are being read".to_owned()),
+            Some(verdict) => verdict.obstacles.first().cloned(),
+        };
+        let full = obstacle.or(full);
         let off = |on: bool, sysctl: String| (!on).then(|| format!("{sysctl} is 0"));
         let ip4_sysctl = format!("net.ipv4.conf.{}.forwarding", open.name);
         let ip4 = full.clone().or_else(|| off(sysctls.ip4_forwarding, ip4_sysctl)).or_else(strict);

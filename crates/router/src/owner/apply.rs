@@ -419,6 +419,7 @@ impl Owner {
                 Unit::SlowPath | Unit::Workers => self.limit_slow_path(new.slowpath),
                 Unit::Icmp => self.slow_path.orders.send(&Command::Icmp(new.icmp)),
                 Unit::Log => crate::log::set_level(new.log.level),
+                Unit::Acceleration => self.accelerated.read_rules_anew(),
                 Unit::Telnet => {
                     let service = self.serving.service.iter_mut();
                     service.for_each(|service| service.serve_telnet(telnet.take()));

@@ -3,6 +3,7 @@
 //! The command makes the configuration `turnpike.accelerate { … }` and runs it like `turnpike run`. Interfaces, addresses,
 //! routes and neighbours stay the kernel's.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +13,9 @@ use api::{DEFAULT_SOCKET, Show, client, query};
 use clap::Args;
 use control::config::{self, Config};
 use control::netlink::inventory::{Described, interfaces};
+use kernel_rules::{Inspection, Kind};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use router::acceleration::{configuration, obstacles, rules_options};
 use router::{ConfigSource, Language, Program};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -42,6 +45,9 @@ pub struct AccelerateArgs {
     /// All Ethernet interfaces that can be accelerated; the log names the others
     #[arg(long, conflicts_with_all = ["interfaces", "status", "stop"])]
     all: bool,
+    /// Kinds of the kernel's rules that accelerated packets may bypass: nftables, tc, …
+    #[arg(long, value_delimiter = ',', value_name = "KIND", conflicts_with_all = ["status", "stop"])]
+    bypass: Vec<Kind>,
     /// Show the interfaces that are accelerated, and their packets
     #[arg(long, conflicts_with_all = ["interfaces", "stop"])]
     status: bool,
@@ -70,24 +76,19 @@ pub fn accelerate(args: &AccelerateArgs, program: &Program) -> Result<()> {
     router::log::start();
     let names = if args.all { all()? } else { args.interfaces.clone() };
     let file = PathBuf::from("turnpike accelerate");
-    let config = program.parse(&file, &text(&names))?;
+    let bypass = args.bypass.iter().copied().collect();
+    let inspection = inspect(&names, &bypass)?;
+    // Rules that filters cannot follow are named when the configuration is checked.
+    let filters = kernel_rules::translate(&inspection).unwrap_or_default();
+    if filters.rules > 0 {
+        tracing::info!(
+            "the kernel's forward chains are followed as filters; turnpike show filters has them"
+        );
+    }
+    let text = configuration(&names, &args.bypass, &filters);
+    let config = program.parse(&file, &text)?;
     let source = ConfigSource { file, language: Language::Turnpike };
     run::run_config(config, &source, program, &args.socket, args.no_huge)
-}
-
-/// Returns the configuration for these interfaces.
-fn text(interfaces: &[String]) -> String {
-    let names = interfaces.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
-    format!("local turnpike = require \"turnpike\"\nturnpike.accelerate {{ {names} }}\n")
-}
-
-/// Returns a text of Lua; bytes that a name does not have become numbers.
-fn quoted(name: &str) -> String {
-    let byte = |byte: u8| match byte {
-        b' '..=b'~' if byte != b'"' && byte != b'\\' => char::from(byte).to_string(),
-        other => format!("\\{other:03}"),
-    };
-    format!("\"{}\"", name.bytes().map(byte).collect::<String>())
 }
 
 /// Returns the interfaces that can be accelerated, and logs the others.
@@ -122,14 +123,13 @@ pub fn check(config: &Config) -> Result<()> {
     };
     let mut problems: Vec<String> = accelerated.iter().filter_map(problem).collect();
     let names: Vec<String> = accelerated.iter().map(|port| port.name.clone()).collect();
-    problems.extend(obstacles(&names)?);
+    let inspection = inspect(&names, &config.acceleration.bypass)?;
+    problems.extend(obstacles(&inspection, config));
     if problems.is_empty() { Ok(()) } else { Err(anyhow!(problems.join("\n"))) }
 }
 
-/// Returns the rules of the kernel that apply to packets between these interfaces and that acceleration would bypass, a
-/// line for each.
-fn obstacles(_interfaces: &[String]) -> Result<Vec<String>> {
-    Ok(Vec::new())
+fn inspect(names: &[String], bypass: &BTreeSet<Kind>) -> Result<Inspection> {
+    kernel_rules::inspect(names, &rules_options(bypass)).context("the kernel's rules")
 }
 
 /// Returns the reason why an interface, one of `all`, cannot be accelerated.
@@ -227,12 +227,5 @@ mod tests {
             let reason = reason.as_ref().unwrap();
             assert!(reason.contains(words), "{reason}");
         }
-    }
-
-    #[test]
-    fn names_are_text_of_lua_whatever_they_are() {
-        let names = ["eth0", "a\"b\\", "é"].map(str::to_owned);
-        let expected = "turnpike.accelerate { \"eth0\", \"a\\034b\\092\", \"\\195\\169\" }\n";
-        assert!(text(&names).ends_with(expected), "{}", text(&names));
     }
 }

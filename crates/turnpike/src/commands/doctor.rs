@@ -10,6 +10,7 @@ use control::netlink::netdev;
 use kernel_rules::Kind;
 use machine::bind::Binder;
 use machine::{Machine, cores};
+use router::acceleration::rules_options;
 use router::{ConfigSource, Program};
 
 use super::check::LanguageArgs;
@@ -80,7 +81,7 @@ pub fn doctor(args: &DoctorArgs, program: &Program) -> Result<(String, ExitCode)
 }
 
 fn of_acceleration(args: &AccelerateArgs) -> Result<(String, ExitCode)> {
-    let options = accelerate::options(args.bypass.iter().copied().collect());
+    let options = rules_options(&args.bypass.iter().copied().collect());
     let inspection = kernel_rules::inspect(&args.interfaces, &options)?;
     let report = accelerate::examine(&Machine::here(), &netdev::xdp, &args.interfaces, &inspection);
     let status = ExitCode::from(report.exit_status());

@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 
 use control::config::Device;
 use dataplane::polling::Wait;
-use kernel_rules::{
-    Action, Exceptions, Family, Filters, Inspection, Kind, Options, Packets, Unseen, WhyNot,
-};
+use kernel_rules::{Action, Family, Filters, Inspection, Kind, Packets, Unseen, WhyNot};
 use machine::Machine;
 use serde::Serialize;
 
@@ -22,12 +20,6 @@ const MTU_OF_A_PAGE: u32 = 4096 - 256 - 320 - 18;
 /// Checks of the machine that matter here as well.
 const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 3] =
     [system::kernel, xdp::sockets, xdp::zero_copy];
-
-/// Returns the abilities of the fast path, with these kinds of rules to be bypassed.
-pub fn options(bypass: BTreeSet<Kind>) -> Options {
-    let exceptions = Exceptions { sources: false, destinations: true };
-    Options { bypass, exceptions, filters: true, ..Options::default() }
-}
 
 /// The report.
 #[derive(Debug, Serialize)]

@@ -4,10 +4,15 @@
 //! that make Turnpike answer for the interface, are refused.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use kernel_rules::Kind;
 
 use super::super::script::{Keyword, Statement};
 use super::super::value::{Fields, Table, Value};
-use super::super::{Bond, Device, HostInterface, KernelRoutes, Port, RoutesFrom, Slowpath, Vlan};
+use super::super::{
+    Acceleration, Bond, Device, HostInterface, KernelRoutes, Port, RoutesFrom, Slowpath, Vlan,
+};
 use super::Context;
 use super::rest::single;
 
@@ -41,27 +46,57 @@ const REFUSED: [&str; 21] = [
     "vrf",
 ];
 
-/// Returns the statements of the ports, those of accelerated interfaces included.
+/// Returns the statements of the ports, those of accelerated interfaces included, and the kernel's rules that their
+/// packets may bypass.
 pub(super) fn ports<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
     ports: impl Iterator<Item = &'s Statement>,
-) -> Vec<Cow<'s, Statement>> {
+) -> (Vec<Cow<'s, Statement>>, Acceleration) {
     let mut all: Vec<_> = ports.map(Cow::Borrowed).collect();
-    let Some(statement) = single(context, statements) else { return all };
-    let fields = context.listed(ACCELERATE.to_owned(), statement, &[]);
+    let Some(statement) = single(context, statements) else {
+        return (all, Acceleration::default());
+    };
+    let mut fields = context.listed(ACCELERATE.to_owned(), statement, &["bypass", "filters"]);
+    let acceleration = acceleration(&mut fields);
     all.extend(interfaces(fields).into_iter().map(|name| {
         let named = [("device", Value::Text(name.clone())), (ACCELERATE, Value::Bool(true))];
         let named = named.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         let settings = Table { named, ..Table::default() };
         Cow::Owned(Statement { keyword: Keyword::Port, line: statement.line, name, settings })
     }));
-    all
+    (all, acceleration)
+}
+
+fn acceleration(fields: &mut Fields<'_, '_>) -> Acceleration {
+    let bypass = bypass(fields);
+    let has_kernel_filters = match fields.text("filters", "\"kernel\" or \"configuration\"") {
+        None | Some("configuration") => false,
+        Some("kernel") => true,
+        Some(other) => {
+            let message = format!("{other} is neither \"kernel\" nor \"configuration\"");
+            fields.error("filters", message);
+            false
+        }
+    };
+    Acceleration { bypass, has_kernel_filters }
+}
+
+fn bypass(fields: &mut Fields<'_, '_>) -> BTreeSet<Kind> {
+    let names = fields.texts("bypass", "a list of kinds of the kernel's rules");
+    let mut kinds = BTreeSet::new();
+    for name in names {
+        match name.parse::<Kind>() {
+            Ok(kind) => _ = kinds.insert(kind),
+            Err(error) => fields.error("bypass", error),
+        }
+    }
+    kinds
 }
 
 fn interfaces(mut fields: Fields<'_, '_>) -> Vec<String> {
     let items = fields.items();
-    if items.is_empty() {
+    if items.is_empty() && fields.get("bypass").is_none() && fields.get("filters").is_none() {
         fields.error("", format!("names no interface; {EXAMPLE}"));
     }
     let mut names: Vec<String> = Vec::new();

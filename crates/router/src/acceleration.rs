@@ -1,0 +1,128 @@
+//! The kernel's rules and a configuration that accelerates interfaces: whether they agree.
+
+use std::collections::BTreeSet;
+
+use control::config::{Config, Port};
+use kernel_rules::{Exceptions, Filters, Inspection, Kind, Options};
+
+/// Returns the abilities of accelerated interfaces, for an inspection of the kernel's rules.
+pub fn rules_options(bypass: &BTreeSet<Kind>) -> Options {
+    let exceptions = Exceptions { destinations: true, sources: false };
+    Options { bypass: bypass.clone(), exceptions, filters: true, ..Options::default() }
+}
+
+/// Returns the configuration that accelerates these interfaces and has the filters that the kernel's forward chains are
+/// translated into.
+pub fn configuration(interfaces: &[String], bypass: &[Kind], filters: &Filters) -> String {
+    let kinds = bypass.iter().map(|kind| quoted(kind.name())).collect::<Vec<_>>().join(", ");
+    let port = |name: &String| {
+        let filter = outward(filters, name);
+        let filter = filter.map(|filter| format!(", filter = {{ outward = {} }}", quoted(filter)));
+        let name = quoted(name);
+        let filter = filter.unwrap_or_default();
+        format!("turnpike.port {name} {{ device = {name}, accelerate = true{filter} }}\n")
+    };
+    let ports: String = interfaces.iter().map(port).collect();
+    let has_module = filters.lua.contains("require");
+    let module = if has_module { "" } else { "local turnpike = require \"turnpike\"\n" };
+    format!(
+        "{module}{}\nturnpike.accelerate {{ filters = \"kernel\", bypass = {{ {kinds} }} }}\n{ports}",
+        filters.lua
+    )
+}
+
+/// Returns the filter for packets that leave by this interface.
+fn outward<'f>(filters: &'f Filters, interface: &str) -> Option<&'f str> {
+    let of = |name: Option<&str>| filters.places.iter().find(|of| of.outward.as_deref() == name);
+    of(Some(interface)).or_else(|| of(None)).map(|place| place.filter.as_str())
+}
+
+/// Returns a text of Lua; bytes that a name does not have become numbers.
+fn quoted(name: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b' '..=b'~' if byte != b'"' && byte != b'\\' => char::from(byte).to_string(),
+        other => format!("\\{other:03}"),
+    };
+    format!("\"{}\"", name.bytes().map(byte).collect::<String>())
+}
+
+/// Returns the reasons against acceleration by this configuration.
+pub fn obstacles(inspection: &Inspection, config: &Config) -> Vec<String> {
+    let mut all = inspection.obstacles();
+    let Ok(filters) = kernel_rules::translate(inspection) else { return all };
+    match config.acceleration.has_kernel_filters {
+        true if !has(config, &filters) => all.push(
+            "the kernel's forward chains are not the filters of the configuration any more: run turnpike accelerate anew"
+                .to_owned(),
+        ),
+        false if !filters.places.is_empty() => all.push(
+            "the kernel has forward chains, which the configuration does not follow: have filters = \"kernel\" and the \
+             filters that turnpike doctor accelerate shows, or say bypass = { \"nftables\", \"iptables\" }"
+                .to_owned(),
+        ),
+        _ => {}
+    }
+    all
+}
+
+/// Returns true if the configuration's filters are these, at these places.
+fn has(config: &Config, filters: &Filters) -> bool {
+    let is_there = |port: &Port| {
+        let own = port.interface.filter_out.as_ref().map(|filter| filter.name.as_str());
+        own == outward(filters, &port.name)
+    };
+    let mut accelerated = config.ports.iter().filter(|port| port.accelerate);
+    config.text.contains(filters.lua.trim()) && accelerated.all(is_there)
+}
+
+#[cfg(test)]
+mod tests {
+    use control::config::Limits;
+    use kernel_rules::FilterPlace;
+
+    use super::*;
+
+    fn filters() -> Filters {
+        let place = |filter: &str, outward: Option<&str>| FilterPlace {
+            filter: filter.to_owned(),
+            outward: outward.map(str::to_owned),
+        };
+        Filters {
+            lua: "turnpike.filter \"forward\" { default = \"accept\" }\n\
+                  turnpike.filter \"forward-eth1\" { default = \"drop\" }\n"
+                .to_owned(),
+            places: vec![place("forward-eth1", Some("eth1")), place("forward", None)],
+            rules: 2,
+        }
+    }
+
+    fn parse(text: &str) -> Config {
+        control::config::parse("t.lua".as_ref(), text, &Default::default(), Limits::default())
+            .unwrap()
+    }
+
+    #[test]
+    fn the_configuration_of_filters_follows_them_and_no_other_does() {
+        let interfaces = ["eth0", "eth1"].map(str::to_owned);
+        let text = configuration(&interfaces, &[Kind::Tc], &filters());
+        let config = parse(&text);
+        assert!(has(&config, &filters()));
+        assert!(config.acceleration.has_kernel_filters);
+        assert!(config.acceleration.bypass.contains(&Kind::Tc));
+        assert!(!has(&config, &Filters::default()), "the chains have been removed");
+        let without = parse(&configuration(&interfaces, &[], &Filters::default()));
+        assert!(has(&without, &Filters::default()) && !has(&without, &filters()));
+        let other = Filters { lua: filters().lua.replace("drop", "accept"), ..filters() };
+        assert!(!has(&config, &other));
+        let misplaced = text.replace("outward = \"forward-eth1\"", "outward = \"forward\"");
+        assert!(!has(&parse(&misplaced), &filters()));
+    }
+
+    #[test]
+    fn names_are_text_of_lua_whatever_they_are() {
+        let names = ["a\"b\\", "é"].map(str::to_owned);
+        let text = configuration(&names, &[], &Filters::default());
+        assert!(text.contains("turnpike.port \"a\\034b\\092\" {"), "{text}");
+        assert!(text.contains("turnpike.port \"\\195\\169\" {"), "{text}");
+    }
+}
