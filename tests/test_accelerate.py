@@ -146,6 +146,13 @@ def test_the_same_as_configuration(lab):
     assert pinged(box, "a", B4) and pinged(box, "a", B6)
     assert count["accelerated"] >= 2
     assert "nothing would change" in router.command("plan", router.config).stdout
+    # The port is opened again, with another program.
+    other = router.directory / "other.lua"
+    other.write_text('local turnpike = require "turnpike"\nturnpike.accelerate { "eth0" }\n'
+                     'turnpike.port "eth1" { device = "eth1", accelerate = true, rx_descriptors = 512 }\n')
+    router.command("apply", other)
+    count = Counted(router, "eth1")
+    assert wait_for(lambda: pings(box.b, "198.51.1.1") and count["accelerated"], 20), count.all()
     more = router.directory / "more.lua"
     more.write_text('require "turnpike".accelerate { "eth0", "eth1", "eth2" }\n')
     refused = router.command("apply", more, check=False)
@@ -703,8 +710,8 @@ def test_status_and_stop_where_nothing_is_accelerated(lab):
     assert stopped.returncode == 1 and "accelerates no interface" in stopped.stderr
     assert router.process.poll() is None
     router.stop()
-    nobody = router.command("accelerate", "--status", check=False)
-    assert nobody.returncode == 1 and str(router.socket) in nobody.stderr
+    absent = router.command("accelerate", "--status", check=False)
+    assert absent.returncode == 1 and str(router.socket) in absent.stderr
 
 
 @pytest.mark.parametrize("settings, words", [
