@@ -413,11 +413,13 @@ def test_a_route_moves_between_interfaces_of_both_kinds(box, prefix, address, fa
     try:
         for host in "bcbc":
             box.ip(family, "route", "replace", prefix, "via", via[host][family])
-            count = Counted(box.router, "eth0")
-            arrived = RawPort(box.hosts[host], "eth0")
             taken = host == "b"
-            assert wait_for(lambda: pings(box.a, address) and bool(count["accelerated"]) == taken, 20), count.all()
-            arrived.close()
+
+            def is_followed():
+                count = Counted(box.router, "eth0")
+                return pings(box.a, address) and bool(count["accelerated"]) == taken
+
+            assert wait_for(is_followed, 20), status(box.router)
             settled = Counted(box.router, "eth0")
             assert pings(box.a, address, count=3)
             assert settled["accelerated"] == (3 if taken else 0), settled.all()
