@@ -24,6 +24,9 @@ class Box:
         self.space.sysctl("net.ipv6.conf.default.accept_dad", 0)
         self.space.sysctl("net.ipv4.ip_forward", 1)
         self.space.sysctl("net.ipv6.conf.all.forwarding", 1)
+        # Errors without limit, so that tests that share a box are independent.
+        self.space.sysctl("net.ipv4.icmp_ratemask", 0)
+        self.space.sysctl("net.ipv6.icmp.ratelimit", 0)
         self.hosts = {}
         for number, name in enumerate(HOSTS, 1):
             host = self.hosts[name] = lab.namespace(name)

@@ -1,5 +1,5 @@
-//! The Turnpike software router: `turnpike run`, `accelerate`, `check`, `devices`, `bind`, `plan`, `apply`, `show`, `route`, `neighbour`,
-//! `top`, `shell`, `convert`, `generate-table`, `bench`.
+//! The Turnpike software router: `turnpike run`, `accelerate`, `check`, `devices`, `bind`, `plan`, `apply`, `show`,
+//! `route`, `neighbour`, `top`, `shell`, `convert`, `generate-table`, `bench`.
 #![forbid(unsafe_code)]
 
 mod commands;

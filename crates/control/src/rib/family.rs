@@ -118,7 +118,7 @@ pub(super) struct Routes<A: Family> {
     withheld: Option<Prefix<A>>,
     /// Changes of the FIB: prefixes added, removed, or with another next hop.
     pub(super) changes: u64,
-    /// The prefixes of these changes, since they were last asked for; `None`: nobody follows them.
+    /// The prefixes of these changes, since they were last asked for; `None`: they are not followed.
     installed: Option<Vec<Prefix<A>>>,
     /// Number of candidates of each source, by [`RouteSource::index`].
     pub(super) counts: [usize; RouteSource::ALL.len()],

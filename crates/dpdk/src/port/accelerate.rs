@@ -20,7 +20,7 @@ use std::ffi::{CStr, c_void};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -311,12 +311,16 @@ fn problem(step: &str, errno: Errno) -> String {
     format!("the XDP program: {step}: {errno}")
 }
 
+/// The number of programs that were attached.
+static ATTACHED: AtomicU64 = AtomicU64::new(0);
+
 /// The programs of an accelerated interface, attached. Dropping it gives all packets to the kernel.
 pub struct Acceleration {
     /// Detaches the program when it is closed.
     _link: OwnedFd,
     returns: OwnedFd,
     interface: u32,
+    number: u64,
     generic: Option<String>,
     settings: Map<u32, Settings>,
     outcomes: Map<u32, u64>,
@@ -342,6 +346,7 @@ impl Acceleration {
             _link: link,
             returns,
             interface,
+            number: ATTACHED.fetch_add(1, Ordering::Relaxed),
             generic,
             settings,
             outcomes,
@@ -357,9 +362,9 @@ impl Acceleration {
         Ok(accelerated)
     }
 
-    /// Returns the kernel's number of the interface.
-    pub fn interface(&self) -> u32 {
-        self.interface
+    /// Returns a number that no other of this process has, before or after.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// Returns the reason for which the kernel's stack, not the interface's driver, runs the program; `None`: the driver

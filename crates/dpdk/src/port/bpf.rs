@@ -1,7 +1,8 @@
 //! Two BPF programs of two instructions each, attached by BPF links, which the kernel removes when
 //! their descriptor is closed, also when the process is killed. They are loaded by the system call
 //! itself: they need none of the features of BPF libraries (object files, maps, relocation), and
-//! libbpf-rs or aya would bring a dozen crates or more for two system calls.
+//! libbpf-rs or aya would bring a dozen crates or more for two system calls. The system calls about the maps and programs
+//! of accelerated interfaces are here as well.
 //!
 //! Also handles the program of DPDK's AF_XDP driver, which is attached without a link and stays when
 //! the process is killed: identifies and removes it, by libbpf, which that driver has loaded.

@@ -43,6 +43,7 @@ pub(super) struct Accelerated {
     behind: Vec<IpNet>,
     /// Boundaries that the kernel refused; their packets may go the wrong way, so nothing is taken while there are any.
     refused: BTreeSet<IpNet>,
+    /// The packets that are taken, by port.
     interfaces: BTreeMap<PortId, Now>,
     /// The kernel's rules; `None` before they are read for the first time.
     rules: Option<KernelRules>,
@@ -56,6 +57,8 @@ pub(super) struct Accelerated {
 /// The packets of an interface that are taken, and the reasons why others are not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Now {
+    /// The number of the program.
+    program: u64,
     taken: Taken,
     ip4: Option<String>,
     ip6: Option<String>,
@@ -296,7 +299,8 @@ impl Owner {
         let ip6_sysctl = "net.ipv6.conf.all.forwarding".to_owned();
         let ip6 = full.or_else(|| off(sysctls.ip6_forwarding, ip6_sysctl));
         let taken = Taken { mac: open.port.mac(), longest, ip4: ip4.is_none(), ip6: ip6.is_none() };
-        Now { taken, ip4, ip6 }
+        let program = open.port.acceleration().map_or(0, dpdk::Acceleration::number);
+        Now { program, taken, ip4, ip6 }
     }
 
     /// Has an interface take other packets than before.

@@ -33,7 +33,7 @@ const REFUSED_KINDS: [(&str, &str); 6] = [
     ("vrf", "it has no frames"),
 ];
 
-/// How long `--stop` waits for the end of the process.
+/// The longest wait of `--stop` for the end of the process.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Options of `turnpike accelerate`.
