@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use control::config::{Config, Port};
 use kernel_rules::{Exceptions, Filters, Inspection, Kind, Options};
 
+/// The beginning of a configuration.
+const MODULE: &str = "local turnpike = require \"turnpike\"\n";
+
 /// Returns the abilities of accelerated interfaces, for an inspection of the kernel's rules.
 pub fn rules_options(bypass: &BTreeSet<Kind>) -> Options {
     let exceptions = Exceptions { destinations: true, sources: false };
@@ -15,20 +18,21 @@ pub fn rules_options(bypass: &BTreeSet<Kind>) -> Options {
 /// translated into.
 pub fn configuration(interfaces: &[String], bypass: &[Kind], filters: &Filters) -> String {
     let kinds = bypass.iter().map(|kind| quoted(kind.name())).collect::<Vec<_>>().join(", ");
+    let settings = format!("filters = \"kernel\", bypass = {{ {kinds} }}");
+    if filters.places.is_empty() {
+        let names: String = interfaces.iter().map(|name| quoted(name) + ", ").collect();
+        return format!("{MODULE}turnpike.accelerate {{ {names}{settings} }}\n");
+    }
     let port = |name: &String| {
-        let filter = outward(filters, name);
-        let filter = filter.map(|filter| format!(", filter = {{ outward = {} }}", quoted(filter)));
-        let name = quoted(name);
-        let filter = filter.unwrap_or_default();
-        format!("turnpike.port {name} {{ device = {name}, accelerate = true{filter} }}\n")
+        let filter = outward(filters, name).map(|filter| format!("outward = {}", quoted(filter)));
+        let (name, filter) = (quoted(name), filter.unwrap_or_default());
+        format!(
+            "turnpike.port {name} {{ device = {name}, accelerate = true, filter = {{ {filter} }} }}\n"
+        )
     };
     let ports: String = interfaces.iter().map(port).collect();
-    let has_module = filters.lua.contains("require");
-    let module = if has_module { "" } else { "local turnpike = require \"turnpike\"\n" };
-    format!(
-        "{module}{}\nturnpike.accelerate {{ filters = \"kernel\", bypass = {{ {kinds} }} }}\n{ports}",
-        filters.lua
-    )
+    let module = if filters.lua.contains(MODULE.trim()) { "" } else { MODULE };
+    format!("{module}{}\nturnpike.accelerate {{ {settings} }}\n{ports}", filters.lua)
 }
 
 /// Returns the filter for packets that leave by this interface.
@@ -97,7 +101,7 @@ mod tests {
     }
 
     fn parse(text: &str) -> Config {
-        control::config::parse("t.lua".as_ref(), text, &Default::default(), Limits::default())
+        control::config::parse("t.lua".as_ref(), text, Limits::default(), &Default::default())
             .unwrap()
     }
 
@@ -122,7 +126,6 @@ mod tests {
     fn names_are_text_of_lua_whatever_they_are() {
         let names = ["a\"b\\", "é"].map(str::to_owned);
         let text = configuration(&names, &[], &Filters::default());
-        assert!(text.contains("turnpike.port \"a\\034b\\092\" {"), "{text}");
-        assert!(text.contains("turnpike.port \"\\195\\169\" {"), "{text}");
+        assert!(text.contains("{ \"a\\034b\\092\", \"\\195\\169\", filters"), "{text}");
     }
 }
