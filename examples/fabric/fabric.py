@@ -35,7 +35,7 @@ import turnpike_fabric  # noqa: E402
 
 FRR = Path("/usr/lib/frr")
 DAEMONS = ("zebra", "bgpd", "bfdd")
-ANYCAST = ["10.53.0.53/32", "fd00:53::53/128"]
+ANYCAST = ["10.53.0.53/32", "fd53::53/128"]
 # Of each router's Lua file: many of them share few cores.
 SMALL = 'turnpike.memory { mbufs = 32768 }\nturnpike.forwarders { wait = "interrupt" }'
 
@@ -358,6 +358,10 @@ class Fabric:
             address, length = gateway.split("/")
             space.ip("address", "add", f"{address[:-1]}2/{length}", "dev", "eth0")
             space.ip("-6" if ":" in address else "-4", "route", "add", "default", "via", address)
+
+    def neighbours(self, name):
+        """The other ends of its links."""
+        return [port["name"] for port in turnpike_fabric.fabric_ports(self.variables, self.groups, name) if port["session"]]
 
     def space(self, name):
         """The namespace of a host, server or router."""

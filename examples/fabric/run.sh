@@ -7,4 +7,4 @@
 # removes everything. KEEP=1 leaves it running and says what to try. See README.md.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-exec "${PYTHON:-python3}" "$here/fabric.py" "$@"
+exec "${PYTHON:-python3}" "$here/tour.py" "$@"
