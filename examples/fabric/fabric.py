@@ -167,7 +167,9 @@ class Node:
             shutil.chown(directory, "frr", "frr")
         config = self.files[0] / "frr.conf"
         config.write_text(self.fabric.render("frr.conf.j2", self.name))
-        # Their absence would be logged.
+        config.chmod(0o640)
+        shutil.chown(config, "frr", "frr")
+        # Its absence would be logged.
         (self.files[0] / "vtysh.conf").touch()
         for daemon in DAEMONS:
             options = ["-s", 8_000_000] if daemon == "zebra" else []
@@ -303,6 +305,23 @@ class Fabric:
         # As in Ansible.
         self._templates.filters["split"] = str.split
         self._templates.tests["match"] = lambda text, expression: re.match(expression, text)
+
+    def for_ansible(self):
+        """The inventory with the ways to the namespaces, by which Ansible reaches the routers of this fabric."""
+        described = json.loads(json.dumps(self.inventory))
+        for group, child in described["all"]["children"].items():
+            for name, variables in child["hosts"].items() if group != "servers" else ():
+                node = self.nodes[name]
+                space, conf = node.space.name, str(node.files[0] / "frr.conf")
+                variables.update({
+                    "ansible_connection": "netns", "ansible_host": space, "ansible_python_interpreter": sys.executable,
+                    "fabric_turnpike": [str(self.turnpike)], "fabric_socket": ["--socket", str(node.socket)],
+                    "fabric_lua": str(node.config), "fabric_frr_conf": conf, "fabric_vtysh": ["vtysh", "-N", space],
+                    "fabric_drain": ["--pathspace", space],
+                    # Adds lines to the running configuration; taking lines out needs frr-reload, of frr-pythontools.
+                    "fabric_frr_reload": ["vtysh", "-N", space, "-f", conf],
+                })
+        return described
 
     def render(self, template, name):
         """A configuration file of a router or server."""

@@ -3,6 +3,7 @@
 under numbered traffic.
 
     tour.py [LEAVES] [SPINES]     as root; default: 3 and 2
+    QUICK=1 tour.py               without the upgrade of all routers
     tour.py --inventory 3 2       prints the description of the fabric, for Ansible
 """
 
@@ -140,6 +141,8 @@ def events(fabric):
         upgrade(spines[0])
         accounts += loss.end()
         fabric.converged()
+    if os.environ.get("QUICK"):
+        return accounts
     loss = Loss(fabric, "All routers are upgraded, one after the other", [servers], bound=0)
     for router in fabric.routers():
         if len(spines) > 1 or router not in spines:
@@ -199,8 +202,9 @@ def tour(fabric):
     say("One address, two leaves")
     anycast(fabric)
     accounts = events(fabric)
-    say("Packets lost")
-    show("\n".join(accounts))
+    if accounts:
+        say("Packets lost")
+        show("\n".join(accounts))
 
 
 def main():

@@ -9,6 +9,7 @@ the same fabric of network namespaces, imports them.
 
 import ipaddress
 import itertools
+import json
 
 # A kernel interface's name has at most this many bytes.
 _NAME_MOST = 15
@@ -31,7 +32,7 @@ def fabric_ports(fabric, groups, name):
     """The router's ports: name, device and addresses. A link's port has the name of its other end, and no address."""
     ports = []
     for ends in fabric_links(fabric, groups):
-        for (here, device), (there, _) in (ends, ends[::-1]):
+        for (here, device), (there, _) in (ends, ends[::-1]) if len(ends) == 2 else ():
             if here == name:
                 ports.append({"name": there, "device": device, "addresses": [], "session": True})
     for network in fabric[name].get("fabric_networks", []):
@@ -45,13 +46,39 @@ def fabric_problems(fabric, groups):
     return [problem for check in checks for problem in check(fabric, groups)]
 
 
+def fabric_sessions_down(summary, ports):
+    """The sessions that are down: of the ports with one, those that are not established in both families. `summary` is
+    the answer of FRR's `show bgp summary json`."""
+    families = [summary.get(family, {}).get("peers", {}) for family in ("ipv4Unicast", "ipv6Unicast")]
+    names = [port["name"] for port in ports if port["session"]]
+    return [name for name in names if any(peers.get(name, {}).get("state") != "Established" for peers in families)]
+
+
+def fabric_routes_missing(text):
+    """The kernel's routes of BGP that the router lacks. `text` has three lists of JSON: the router's routes, and the
+    kernel's of both families."""
+    decoder, lists = json.JSONDecoder(), []
+    while text := text.strip():
+        found, end = decoder.raw_decode(text)
+        lists.append(found)
+        text = text[end:]
+    router, *kernel = lists
+    has = {_network(route["prefix"]) for route in router}
+    routes = [route for family in kernel for route in family if route.get("protocol") == "bgp"]
+    return [route["dst"] for route in routes if _network(route["dst"]) not in has]
+
+
+def _network(text):
+    return None if text == "default" else ipaddress.ip_network(text)
+
+
 def fabric_mtu_problems(fabric, groups, mtus):
     """Links whose ends differ in their MTU. `mtus` has the devices' MTUs, `{router: {device: mtu}}`; devices that are no
     kernel interfaces have none."""
     for ends in fabric_links(fabric, groups):
         wanted = [int(fabric[name].get("fabric_mtu", 1500)) for name, _ in ends]
         for (name, device), (other, _), mtu in zip(ends, ends[::-1], wanted):
-            if (has := mtus.get(name, {}).get(device)) not in (None, mtu):
+            if (has := mtus.get(name, {}).get(device)) is not None and int(has) != mtu:
                 yield (f"link {name} - {other}: {device} of {name} has MTU {has}, fabric_mtu is {mtu}: "
                        f"set it on the device (ip link set {device} mtu {mtu}), or change fabric_mtu")
         if wanted[0] != wanted[1]:
@@ -168,5 +195,7 @@ class FilterModule:
         return {
             "fabric_ports": fabric_ports,
             "fabric_problems": fabric_problems,
+            "fabric_routes_missing": fabric_routes_missing,
+            "fabric_sessions_down": fabric_sessions_down,
             "fabric_mtu_problems": lambda *arguments: list(fabric_mtu_problems(*arguments)),
         }
