@@ -323,11 +323,11 @@ class Fabric:
                 })
         return described
 
-    def render(self, template, name):
-        """A configuration file of a router or server."""
+    def render(self, template, name, variables=None):
+        """A configuration file of a router or server, with other variables than its own if there are any."""
         ports = turnpike_fabric.fabric_ports(self.variables, self.groups, name)
         return self._templates.get_template(template).render(
-            **{**NONE, **self.variables[name]}, ports=ports, inventory_hostname=name, groups=self.groups)
+            **{**NONE, **(variables or self.variables[name])}, ports=ports, inventory_hostname=name, groups=self.groups)
 
     def routers(self):
         """The routers."""

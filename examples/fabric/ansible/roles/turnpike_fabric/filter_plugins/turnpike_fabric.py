@@ -29,12 +29,14 @@ def members(groups):
 
 
 def fabric_ports(fabric, groups, name):
-    """The router's ports: name, device and addresses. A link's port has the name of its other end, and no address."""
+    """The router's ports: name, device and addresses. A link's port has the name of its other end and that one's AS number,
+    and no address."""
     ports = []
     for ends in fabric_links(fabric, groups):
         for (here, device), (there, _) in (ends, ends[::-1]) if len(ends) == 2 else ():
             if here == name:
-                ports.append({"name": there, "device": device, "addresses": [], "session": True})
+                asn = fabric[there].get("fabric_asn") if there in fabric else None
+                ports.append({"name": there, "device": device, "addresses": [], "session": True, "asn": asn})
     for network in fabric[name].get("fabric_networks", []):
         ports.append({**network, "session": False})
     return ports
