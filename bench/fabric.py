@@ -162,6 +162,7 @@ def main():
     parser.add_argument("--routes", type=int, default=500_000, help="of the table (500000)")
     parser.add_argument("--leaves", type=int, default=3, help="of the fabric (3)")
     parser.add_argument("--spines", type=int, default=2, help="of the fabric (2)")
+    parser.add_argument("--docs", action="store_true", help="put the tables into docs/benchmarks.md")
     options = parser.parse_args()
     size = options.leaves, options.spines
 
@@ -173,16 +174,28 @@ def main():
     about = common.machine()
     runs = common.rounds(options.runs, options.rows.split(","), measure)
     common.write(options.json, about, routes=options.routes, rate=options.rate, size=size, results=runs)
-    print(f"{size[0]} leaves, {size[1]} spines; {options.rate} datagrams/s of each stream; {common.named(about)}")
-    print("| event | lost, median | lost, maximum | for, ms: median | maximum | mark, ms | of flows |")
-    print("|---|---|---|---|---|---|---|")
-    for row, done in runs.items():
-        if row in EVENTS:
-            print(line(row, done))
-    for row in (row for row in runs if row.startswith("routes")):
-        times = [run["s"] for run in runs[row]]
-        print(f"{row}: {options.routes} routes in all FIBs after {statistics.median(times):.1f} s "
-              f"(minimum {min(times):.1f}, maximum {max(times):.1f})")
+    text = report(runs, options, size)
+    print(f"{common.named(about)}\n{text}")
+    if options.docs:
+        common.record(common.ROOT / "docs/benchmarks.md", "fabric", text)
+
+
+def report(runs, options, size):
+    """The tables."""
+    lines = []
+    if events := [row for row in runs if row in EVENTS]:
+        lines += [
+            f"{size[0]} leaves, {size[1]} spines; {options.rate} datagrams a second of each stream; runs: {options.runs}.", "",
+            "| event | lost, median | lost, maximum | for, ms: median | maximum | mark, ms | of flows |",
+            "|---|---|---|---|---|---|---|", *(line(row, runs[row]) for row in events)]
+    if tables := [row for row in runs if row not in EVENTS]:
+        lines += ["", f"| {options.routes:,} routes, learned at a leaf: all FIBs have them after, s | median | minimum | maximum |",
+                  "|---|---|---|---|"]
+        for row in tables:
+            times = [run["s"] for run in runs[row]]
+            name = "Turnpike" if row == "routes" else "kernel"
+            lines.append(f"| {name} | {statistics.median(times):.1f} | {min(times):.1f} | {max(times):.1f} |")
+    return "\n".join(lines) + "\n"
 
 
 def line(row, done):

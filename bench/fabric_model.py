@@ -5,9 +5,10 @@ It assumes:
 
 1. A table of N routes is learned at one leaf. Each spine gets it from that leaf, every other leaf from each spine, and the
    servers from their leaves. Leaves send spines no routes of spines (the filter of the role's template).
-2. Processor time of a router is N x (installs x INSTALL + paths x PATH): bgpd, zebra, kernel and Turnpike together. INSTALL
-   and PATH are fitted to measurements in which all routers share the cores of one machine, and START is what a run takes
-   without routes.
+2. Processor time of a router, bgpd, zebra, kernel and Turnpike together, is proportional to routes. It is fitted to
+   measurements in which all routers share the cores of one machine. Fabrics of 3 to 5 routers cannot tell the cost of a route
+   from that of each of its paths, so there are two models: all for the route (`by routes`), all for paths (`by paths`). The
+   truth is between them, and so is the range that the table gives.
 3. Routers of a real fabric have machines of their own. bgpd, zebra and the kernel then work side by side on PARALLEL cores
    each, and the table flows through the tiers like through a pipe: the slowest router decides, a leaf with a path from each
    spine, and each tier adds a delay. What it costs a spine to write the table to its leaves is not in it: FRR formats an
@@ -21,19 +22,19 @@ model to them and compares it with the one that is left out, the largest.
 
 import argparse
 import json
+import math
 import statistics
 from pathlib import Path
-
-import common
 
 # docs/benchmarks.md: Mpps of one core with 500,000 routes (kamuee-routes), Gbit/s of one core with 512 bytes (kamuee-sizes).
 MPPS, GBIT_512 = 38.4, 119
 PARALLEL = 2
 # Hold of an announcement in each tier, in seconds: FRR's datacenter profile has none, its work queues some milliseconds.
 TIER = 0.05
-# Measured processor seconds and bytes, by --points on the machine that docs/scale.md names.
-FITTED = {"start": 0.0, "install": 0.0, "path": 0.0}
-BYTES = {"bgpd": (0, 0), "zebra": (0, 0), "turnpike": (0, 0)}
+# Processor seconds of a route, or of a path, by --points on the machine that docs/scale.md names; --points uses its own.
+FITTED = {"by routes": 41.5e-6, "by paths": 28.2e-6}
+# Bytes of a route, and of each path, by the growth of resident memory in the largest of these measurements.
+BYTES = {"bgpd": (460, 350), "zebra": (540, 0), "turnpike": (195, 0)}
 BFD_S = 0.6
 SIZES = [(3, 2), (12, 4), (48, 8), (240, 16), (992, 32)]
 SERVERS = 2
@@ -49,21 +50,24 @@ def paths(leaves, spines):
     return 1 + spines + (leaves - 1) * spines + 2 * SERVERS
 
 
-def together(fit, leaves, spines, routes, cores):
+def cost(model, leaves, spines):
+    """Unit costs of all routers of one machine for a route."""
+    return installs(leaves, spines) if model == "by routes" else paths(leaves, spines)
+
+
+def together(model, unit, size, routes, cores):
     """Seconds until all routers of one machine with so many cores have the table."""
-    work = installs(leaves, spines) * fit["install"] + paths(leaves, spines) * fit["path"]
-    return fit["start"] + routes * work / cores
+    return routes * unit * cost(model, *size) / cores
 
 
-def apart(fit, spines, routes):
+def apart(model, unit, spines, routes):
     """Seconds until all routers, each on a machine of its own, have the table."""
-    slowest = fit["install"] + spines * fit["path"]
-    return 3 * TIER + routes * slowest / PARALLEL
+    return 3 * TIER + routes * unit * (1 if model == "by routes" else spines) / PARALLEL
 
 
-def convergence(fit, routes):
+def convergence(unit, routes):
     """Seconds until no flow takes a lost spine."""
-    return BFD_S + routes * (fit["install"] + fit["path"]) / PARALLEL
+    return BFD_S + routes * unit / PARALLEL
 
 
 def memory(routes, received):
@@ -71,41 +75,10 @@ def memory(routes, received):
     return sum(routes * (each + received * path) for each, path in BYTES.values()) / 2**20
 
 
-def fitted(points, cores):
-    """Least squares of the three unknowns, none of them negative; each point is (leaves, spines, routes, seconds)."""
-    rows = [
-        ([1.0, routes * installs(leaves, spines) / cores, routes * paths(leaves, spines) / cores], seconds)
-        for leaves, spines, routes, seconds in points
-    ]
-    best = None
-    for used in ([0, 1, 2], [0, 1], [0, 2], [1, 2], [1], [2]):
-        values = _solve([[row[i] for i in used] for row, _ in rows], [seconds for _, seconds in rows])
-        if values is None or min(values) < 0:
-            continue
-        whole = [0.0] * 3
-        for i, value in zip(used, values):
-            whole[i] = value
-        error = sum((sum(a * b for a, b in zip(row, whole)) - seconds) ** 2 for row, seconds in rows)
-        if best is None or error < best[0]:
-            best = error, whole
-    return dict(zip(("start", "install", "path"), best[1]))
-
-
-def _solve(rows, right):
-    """The least squares of a few unknowns, by the normal equations; `None` if they have no single solution."""
-    n = len(rows[0])
-    matrix = [[sum(row[i] * row[j] for row in rows) for j in range(n)] + [sum(row[i] * b for row, b in zip(rows, right))]
-              for i in range(n)]
-    for i in range(n):
-        pivot = max(range(i, n), key=lambda k: abs(matrix[k][i]))
-        matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
-        if abs(matrix[i][i]) < 1e-18:
-            return None
-        for k in range(n):
-            if k != i:
-                factor = matrix[k][i] / matrix[i][i]
-                matrix[k] = [a - factor * b for a, b in zip(matrix[k], matrix[i])]
-    return [matrix[i][n] / matrix[i][i] for i in range(n)]
+def fitted(model, points, cores):
+    """The unit cost with the least squares of errors; each point is (leaves, spines, routes, seconds)."""
+    pairs = [(routes * cost(model, leaves, spines) / cores, seconds) for leaves, spines, routes, seconds in points]
+    return sum(units * seconds for units, seconds in pairs) / sum(units * units for units, _ in pairs)
 
 
 def read(files):
@@ -119,28 +92,34 @@ def read(files):
 
 
 def compared(points, cores):
-    """Lines: the model, fitted without the largest point, beside all points."""
-    fit = fitted(points[:-1], cores)
-    lines = ["| routers | routes | measured, s | model, s | error |", "|---|---|---|---|---|"]
+    """The models, fitted without the largest point, and lines that compare them with all points."""
+    models = {model: fitted(model, points[:-1], cores) for model in FITTED}
+    lines = [f"| routers | routes | measured, s | {' | '.join(f'{model}, s | error' for model in models)} |",
+             "|---|---|---|" + "---|---|" * len(models)]
     for leaves, spines, routes, seconds in points:
-        said = together(fit, leaves, spines, routes, cores)
         left_out = ", left out of the fit" if (leaves, spines, routes, seconds) == points[-1] else ""
-        lines.append(f"| {leaves + spines}{left_out} | {routes:,} | {seconds:.1f} | {said:.1f} | {said / seconds - 1:+.0%} |")
-    return fit, lines
+        cells = [f"{leaves + spines}{left_out}", f"{routes:,}", f"{seconds:.1f}"]
+        for model, unit in models.items():
+            said = together(model, unit, (leaves, spines), routes, cores)
+            cells += [f"{said:.1f}", f"{said / seconds - 1:+.0%}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return models, lines
 
 
-def table(fit, routes):
+def table(models, routes):
     """Lines: fabrics of all sizes."""
     lines = [
-        "| routers | leaves, spines | sessions | all have the table, s | spine lost: until none is lost, s | MiB of a leaf | "
-        "MiB of a spine | Gbit/s between leaves, 100G links |",
+        "| routers | leaves, spines | sessions | all have the table, s | spine lost: until no flow takes it, s | "
+        "MiB of a leaf | MiB of a spine | Tbit/s between leaves, links of 100 Gbit/s |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    lost = sorted(convergence(unit, routes) for unit in models.values())
     for leaves, spines in SIZES:
+        low, high = sorted(apart(model, unit, spines, routes) for model, unit in models.items())
         lines.append(
-            f"| {leaves + spines:,} | {leaves}, {spines} | {leaves * spines:,} | {apart(fit, spines, routes):.0f} | "
-            f"{convergence(fit, routes):.1f} | {memory(routes, spines):,.0f} | {memory(routes, 1):,.0f} | "
-            f"{leaves * spines * 100:,} |")
+            f"| {leaves + spines:,} | {leaves}, {spines} | {leaves * spines:,} | {low:.0f} to {high:.0f} | "
+            f"{lost[0]:.0f} to {lost[1]:.0f} | {memory(routes, spines):,.0f} | {memory(routes, 1):,.0f} | "
+            f"{leaves * spines / 10:,.1f} |")
     return lines
 
 
@@ -150,15 +129,14 @@ def main():
     parser.add_argument("--cores", type=int, default=2, help="of the machine of these (2)")
     parser.add_argument("--routes", type=int, default=500_000, help="of the table (500000)")
     options = parser.parse_args()
-    fit = FITTED
+    models = FITTED
     if options.points:
-        fit, lines = compared(read(options.points), options.cores)
+        models, lines = compared(read(options.points), options.cores)
         print("\n".join(lines), end="\n\n")
-        print(f"start {fit['start']:.2f} s; a route costs {fit['install'] * 1e6:.1f} us to install and "
-              f"{fit['path'] * 1e6:.1f} us for each path\n")
-    print("\n".join(table(fit, options.routes)))
+        print("microseconds of a processor: " + ", ".join(f"{model} {unit * 1e6:.1f}" for model, unit in models.items()), end="\n\n")
+    print("\n".join(table(models, options.routes)))
     print(f"\na core forwards up to {MPPS} Mpps, {GBIT_512} Gbit/s of 512 bytes: a leaf with {SIZES[2][1]} links of 100 Gbit/s "
-          f"needs {SIZES[2][1] * 100 / GBIT_512:.0f} cores or more")
+          f"needs {math.ceil(SIZES[2][1] * 100 / GBIT_512)} cores or more")
 
 
 if __name__ == "__main__":
