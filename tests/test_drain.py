@@ -75,7 +75,7 @@ def test_traffic_that_has_no_other_way_is_not_cut_off(fabric):
     stream = Stream(fabric, "host1", "host2", rate=500)
     done = of(leaf, "drain", "--quiet", "1s", "--timeout", "4s")
     assert done.returncode == 1
-    assert "traffic has not left: " in done.stderr and "--below 10" in done.stderr, done.stderr
+    assert "traffic has not left: " in done.stderr and "--below is 10" in done.stderr, done.stderr
     assert "undrain takes that back" in done.stderr
     # It is announced as a last resort, and still there.
     assert "bgp graceful-shutdown" in leaf.vtysh("show running-config")
@@ -115,6 +115,7 @@ def test_errors_name_the_thing_and_the_way_out(fabric):
     assert "vtysh -N no-such-space" in said, said
     assert "expected letters" in error("--pathspace", "../etc")
     assert "expected a time from 1s" in error("--timeout", "0")
+    assert "--quiet 5s: must be shorter than --timeout 5s" in error("--timeout", "5s", "--quiet", "5s")
     assert "cannot be used with" in error("--with", "/bin/true", "--pathspace", "x")
     said = error("--with", "/bin/false")
     assert "/bin/false announce: exit status: 1" in said, said

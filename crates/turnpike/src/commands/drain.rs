@@ -10,6 +10,7 @@
 
 mod daemon;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread::sleep;
@@ -81,26 +82,29 @@ pub fn drain(args: &DrainArgs) -> Result<ExitCode> {
     let mut work = Work::begin(common)?;
     let names = work.daemon.announce()?;
     work.say(&format!("graceful shutdown is announced by {names}"));
-    let mut rate = work.wait_until_left(args.below)?;
-    if rate > args.below && !args.force {
+    let traffic = work.wait_until_left(args.below, work.deadline)?;
+    if !traffic.has_left && !args.force {
         bail!(
-            "traffic has not left: {rate} packets/s after {} s, more than --below {}; routes are announced with \
-             graceful shutdown and not withdrawn: turnpike undrain takes that back, --force withdraws them, \
-             --timeout gives more time",
+            "traffic has not left: {} packets/s after {} s, --below is {}; routes are announced with graceful shutdown \
+             and not withdrawn: turnpike undrain takes that back, --force withdraws them, --timeout gives more time",
+            traffic.rate,
             common.timeout,
             args.below
         );
     }
     work.daemon.withdraw()?;
-    work.say(&format!("routes are withdrawn, at {rate} packets/s"));
-    rate = work.wait_until_left(args.below)?;
-    if rate > args.below {
+    work.say(&format!("routes are withdrawn, at {} packets/s", traffic.rate));
+    let deadline = work.deadline.max(Instant::now() + 2 * work.quiet());
+    let traffic = work.wait_until_left(args.below, deadline)?;
+    if !traffic.has_left {
         bail!(
-            "routes are withdrawn, and {rate} packets/s still arrive, more than --below {}: a neighbour has them from \
-             elsewhere, such as a static route",
+            "routes are withdrawn, and {} packets/s still arrive, --below is {}: a neighbour has other routes to this \
+             router, such as a static one",
+            traffic.rate,
             args.below
         );
     }
+    let rate = traffic.rate;
     work.end("drained", &format!("drained: {rate} packets/s"))
 }
 
@@ -127,6 +131,14 @@ pub fn undrain(args: &UndrainArgs) -> Result<ExitCode> {
     work.end("undrained", "undrained: routes are announced without graceful shutdown")
 }
 
+/// Traffic that passes through the router.
+struct Traffic {
+    /// It has been below the bound for the quiet time.
+    has_left: bool,
+    /// Packets a second in the end.
+    rate: u64,
+}
+
 /// A drain in progress.
 struct Work<'a> {
     common: &'a Common,
@@ -139,6 +151,10 @@ struct Work<'a> {
 impl<'a> Work<'a> {
     /// The router answers before its daemon is touched.
     fn begin(common: &'a Common) -> Result<Self> {
+        if common.quiet >= common.timeout {
+            let Common { quiet, timeout, .. } = common;
+            bail!("--quiet {quiet}s: must be shorter than --timeout {timeout}s");
+        }
         let router = Connection::open(&common.socket, PATIENCE)?;
         let begun = Instant::now();
         let deadline = begun + Duration::from_secs(common.timeout);
@@ -150,15 +166,15 @@ impl<'a> Work<'a> {
 
     fn say(&self, text: &str) {
         if !self.common.json {
-            println!("{text}");
+            print(text);
         }
     }
 
     fn end(&self, state: &str, text: &str) -> Result<ExitCode> {
         let report = json!({ "state": state, "seconds": self.begun.elapsed().as_secs_f64() });
         match self.common.json {
-            true => println!("{}", serde_json::to_string_pretty(&report)?),
-            false => println!("{text}"),
+            true => print(&serde_json::to_string_pretty(&report)?),
+            false => print(text),
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -169,11 +185,10 @@ impl<'a> Work<'a> {
         Ok(counters.received.saturating_sub(counters.to_host))
     }
 
-    /// Waits until the rate of transit has been at most `below` for the quiet time, or the time is over; returns the
-    /// last rate.
-    fn wait_until_left(&mut self, below: u64) -> Result<u64> {
+    /// Waits until the rate of transit has been at most `below` for the quiet time, or the deadline.
+    fn wait_until_left(&mut self, below: u64, deadline: Instant) -> Result<Traffic> {
         let (mut packets, mut when) = (self.transit()?, Instant::now());
-        let mut quiet_since = Instant::now();
+        let mut quiet_since = when;
         loop {
             sleep(LOOK);
             let (now, at) = (self.transit()?, Instant::now());
@@ -182,8 +197,9 @@ impl<'a> Work<'a> {
             if rate > below {
                 quiet_since = at;
             }
-            if at - quiet_since >= self.quiet() || at >= self.deadline {
-                return Ok(rate);
+            let has_left = at - quiet_since >= self.quiet();
+            if has_left || at >= deadline {
+                return Ok(Traffic { has_left, rate });
             }
         }
     }
@@ -221,6 +237,11 @@ impl<'a> Work<'a> {
     fn quiet(&self) -> Duration {
         Duration::from_secs(self.common.quiet)
     }
+}
+
+/// Prints a line. A drain goes on without its reader: half of one is worse than one that is not read.
+fn print(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// A rate, rounded up: a single packet is not none.
