@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lib.fabric import EXAMPLE, Failed, Fabric, Stream, inventory, prefix, run, running, turnpike_fabric, wait_for
 from lib.kernel import forwarder
@@ -224,6 +225,33 @@ def test_a_fabric_is_not_made_of_mistakes():
         Fabric(2, 1, prefix=prefix(), turnpike=binary(), change=change)
     with pytest.raises(Failed, match="there must be 2 leaves and 1 spine"):
         Fabric(1, 0, prefix=prefix(), turnpike=binary())
+
+
+def test_the_fabric_has_the_role_s_defaults():
+    described = yaml.safe_load((EXAMPLE / "ansible/roles/turnpike_fabric/defaults/main.yml").read_text())
+    own = inventory(2, 1)["all"]["vars"]
+    for name in ("fabric_mtu", "fabric_bfd", "fabric_bgp"):
+        assert own[name] == described[name]
+    # The example of real machines has no mistakes either.
+    described = yaml.safe_load((EXAMPLE / "ansible/inventory.yml").read_text())["all"]
+    groups = {group: list(child["hosts"]) for group, child in described["children"].items()}
+    hosts = {name: described["vars"] | child.get("vars", {}) | own
+             for child in described["children"].values() for name, own in child["hosts"].items()}
+    assert turnpike_fabric.fabric_problems(hosts, groups) == []
+
+
+def test_what_others_have_made_is_not_removed():
+    name = prefix()
+    theirs = Path("/etc/frr", f"{name}-spine1")
+    theirs.mkdir(parents=True)
+    fabric = Fabric(2, 1, prefix=name, turnpike=binary())
+    try:
+        with pytest.raises(Failed, match=f"{theirs} exists already; if it is a leftover: rm -r"):
+            fabric.start()
+    finally:
+        fabric.close()
+        assert theirs.is_dir()
+        theirs.rmdir()
 
 
 def test_alerts_of_the_fabric(tmp_path):

@@ -39,7 +39,7 @@ ANYCAST = ["10.53.0.53/32", "fd53::53/128"]
 # Of each router's Lua file: many of them share few cores.
 SMALL = 'turnpike.memory { mbufs = 32768 }\nturnpike.forwarders { wait = "interrupt" }'
 
-# The role's defaults, and quicker notice of a silent neighbour than on a busy network.
+# Those of the role's defaults that the templates need, and Ansible would read by itself.
 DEFAULTS = {
     "fabric_mtu": 1500, "fabric_settings": SMALL, "fabric_bfd": {"interval_ms": 150, "multiplier": 4},
     "fabric_bgp": {"keepalive_s": 3, "hold_s": 9},
@@ -152,7 +152,7 @@ class Node:
             net__ipv6__conf__default__accept_ra=0,
         )
         self.space.ip("link", "set", "lo", "up")
-        self.daemons = {}
+        self.daemons, self._made = {}, []
         self.files = Path("/etc/frr", self.space.name), Path("/var/run/frr", self.space.name)
 
     def start(self):
@@ -163,7 +163,10 @@ class Node:
     def start_frr(self):
         """Starts FRR's daemons, and gives them their configuration."""
         for directory in self.files:
+            if directory.exists():
+                raise Failed(f"{directory} exists already; if it is a leftover: rm -r {directory}")
             directory.mkdir(parents=True)
+            self._made.append(directory)
             shutil.chown(directory, "frr", "frr")
         config = self.files[0] / "frr.conf"
         config.write_text(self.fabric.render("frr.conf.j2", self.name))
@@ -211,7 +214,7 @@ class Node:
         for process in self.daemons.values():
             process.wait()
         self.daemons = {}
-        for directory in self.files:
+        for directory in self._made:
             shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -79,7 +79,7 @@ def load(fabric):
     listens = lambda: ":5201" in fabric.space(target).run("ss", "-Hltn")  # noqa: E731
     wait_for(listens, 20)
     before = {name: fabric.nodes[name].show("counters")["sent"] for name in fabric.groups["spines"]}
-    said = fabric.space("host1").run("iperf3", "-c", address, "-P", 8, "-t", 3)
+    said = fabric.space("host1").run("iperf3", "-c", address, "-P", 16, "-t", 3)
     server.wait(30)
     show("\n".join(line for line in said.splitlines() if "SUM" in line and ("sender" in line or "receiver" in line)))
     for name, count in before.items():
@@ -197,7 +197,7 @@ def tour(fabric):
     routes(fabric)
     say("From the host at the first leaf to the host at the last, over all ways")
     ways(fabric)
-    say("Eight connections of TCP over all spines")
+    say("Sixteen connections of TCP over all spines")
     load(fabric)
     say("One address, two leaves")
     anycast(fabric)
