@@ -148,3 +148,18 @@ def test_routers_with_one_seed_choose_alike_in_both_directions(lab):
     ]
     assert paths(one, there) == paths(two, there)
     assert paths(one, pairs) == paths(two, back)
+
+
+def test_another_group_keeps_the_flows_of_remaining_paths_if_that_is_configured(lab):
+    wires = Wires(lab, CONFIG + "turnpike.forwarding { resilient = true }\n", ports=PORTS, calm=True)
+    for family, prefix, gateway in ((4, "203.0.113.0/24", "10.0.2.1"), (6, "2001:db8::/32", "fd00:2::1")):
+        flows = [frame(family, 1024 + i) for i in range(400)]
+        before = paths(wires, flows)
+        check_even(before, 0.15)
+        # As zebra does it: another group, of three.
+        words = [word for n in range(3) for word in ("via", f"{gateway}{n}")]
+        wires.router.command("route", "add", prefix, *words)
+        after = paths(wires, flows)
+        assert [n for n in before if n != 3] == [then for now, then in zip(before, after) if now != 3]
+        moved = collections.Counter(then for now, then in zip(before, after) if now == 3)
+        assert set(moved) == {0, 1, 2}, moved

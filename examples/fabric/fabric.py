@@ -41,8 +41,8 @@ SMALL = 'turnpike.memory { mbufs = 32768 }\nturnpike.forwarders { wait = "interr
 
 # Those of the role's defaults that the templates need, and Ansible would read by itself.
 DEFAULTS = {
-    "fabric_mtu": 1500, "fabric_settings": SMALL, "fabric_bfd": {"interval_ms": 150, "multiplier": 4},
-    "fabric_bgp": {"keepalive_s": 3, "hold_s": 9},
+    "fabric_mtu": 1500, "fabric_forwarding": "resilient = true", "fabric_settings": SMALL,
+    "fabric_bfd": {"interval_ms": 150, "multiplier": 4}, "fabric_bgp": {"keepalive_s": 3, "hold_s": 9},
 }
 NONE = {"fabric_anycast": [], "fabric_networks": []}
 
@@ -517,3 +517,6 @@ def preconditions():
     missing = [daemon for daemon in DAEMONS if not (FRR / daemon).exists()]
     if missing or not shutil.which("vtysh"):
         raise Failed(f"FRR is missing ({', '.join(missing) or 'vtysh'}): apt-get install frr")
+    packages = {"ping": "iputils-ping", "traceroute": "traceroute", "iperf3": "iperf3", "ss": "iproute2"}
+    if missing := [package for program, package in packages.items() if not shutil.which(program)]:
+        raise Failed(f"programs are missing: apt-get install {' '.join(missing)}")

@@ -25,7 +25,7 @@
 //!                          queue = { discipline = "codel", length = 1000 } }
 //! turnpike.cores { control = "0", forward = "1,3-5" }
 //! turnpike.forwarders { wait = "adaptive", budget = 512, control_queue = true, learned_flows = 256 }
-//! turnpike.forwarding { class_e = false, resolve_via_default = true,
+//! turnpike.forwarding { class_e = false, resolve_via_default = true, resilient = { buckets = 1024 },
 //!                       hash = { fields = "l3+l4", flow_label = true, inner = true, symmetric = false, seed = 7 } }
 //! turnpike.tx { burst = 32, flush_us = 50 }
 //! turnpike.slowpath { neighbours = 16384, queue = 16, retries = 3, timeout_s = 30, workers = 1,
@@ -1171,11 +1171,18 @@ pub struct Forwarding {
     pub resolve_via_default: bool,
     /// The selection among equal-cost paths.
     pub hash: PathHash,
+    /// Buckets of all groups of equal-cost paths, by which a lost path moves its own flows only.
+    pub resilient: Option<Resilient>,
 }
 
 impl Default for Forwarding {
     fn default() -> Self {
-        Self { class_e: false, resolve_via_default: true, hash: PathHash::default() }
+        Self {
+            class_e: false,
+            resolve_via_default: true,
+            hash: PathHash::default(),
+            resilient: None,
+        }
     }
 }
 

@@ -125,6 +125,7 @@ pub enum Unit {
 /// Reasons for a restart.
 const MEMORY: &str = "packet memory is reserved when the router starts";
 
+const GROUPS: &str = "groups of paths have their buckets from the start";
 const HASH: &str = "all threads have the hash from the start, so that they agree on paths";
 
 /// Nanoseconds of a second.
@@ -254,9 +255,12 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     if let Some(events) = events {
         list.events(events);
     }
-    let Forwarding { class_e, resolve_via_default, hash: PathHash { seed, fields } } = *forwarding;
+    let Forwarding { class_e, resolve_via_default, hash: PathHash { seed, fields }, resilient } =
+        *forwarding;
     list.live(Unit::ClassE, "forwarding: class_e", class_e);
     list.live(Unit::Resolution, "forwarding: resolve_via_default", resolve_via_default);
+    let buckets = resilient.map(|resilient| resilient.buckets);
+    list.fixed("forwarding: resilient", or(buckets, "no"), GROUPS);
     let FlowFields { ports, flow_label, inner, symmetric } = fields;
     list.fixed("forwarding: hash: fields", if ports { "l3+l4" } else { "l3" }, HASH);
     list.fixed("forwarding: hash: flow_label", flow_label, HASH);

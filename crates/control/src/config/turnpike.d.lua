@@ -878,6 +878,8 @@
 ---@field resolve_via_default? boolean
 ---Selection among equal-cost paths.
 ---@field hash? turnpike.PathHashSettings
+---All groups of equal-cost paths have buckets: a lost path moves its own flows only. Default: false.
+---@field resilient? boolean|turnpike.ResilientSettings
 
 ---@class (exact) turnpike.PathHashSettings
 ---Fields that count: addresses and protocol, or ports as well. Default: "l3+l4".

@@ -581,7 +581,7 @@ fn every_statement() -> Vec<String> {
     let timeouts = timeouts.named().map(|(key, _)| format!("{key} = 9")).join(", ");
     let fixed = [
         "cores { control = '0', forward = '1' }",
-        "forwarding { class_e = true, resolve_via_default = false, \
+        "forwarding { class_e = true, resolve_via_default = false, resilient = { buckets = 9 }, \
          hash = { fields = 'l3', flow_label = true, inner = true, seed = 7 } }",
         "tx { burst = 8, flush_us = 8 }",
         "icmp { ttl = 9, echo = false }",

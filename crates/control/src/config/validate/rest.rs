@@ -23,7 +23,7 @@ use super::super::{
     Fib, Forwarding, Log, Memory, Neighbour, PathHash, Quarantine, Route, Slowpath,
 };
 use super::Context;
-use super::routes::{named_port, port_of};
+use super::routes::{named_port, port_of, resilient};
 
 pub(super) fn neighbours<'s>(
     context: &mut Context<'_>,
@@ -185,10 +185,12 @@ pub(super) fn forwarding<'s>(
     statements: impl Iterator<Item = &'s Statement>,
 ) -> Forwarding {
     let Some(statement) = single(context, statements) else { return Forwarding::default() };
-    let mut fields = plain(context, statement, &["class_e", "resolve_via_default", "hash"]);
+    let mut fields =
+        plain(context, statement, &["class_e", "resolve_via_default", "hash", "resilient"]);
     let resolve_via_default = fields.flag_or("resolve_via_default", true);
     let hash = path_hash(&mut fields);
-    Forwarding { class_e: fields.flag("class_e"), resolve_via_default, hash }
+    let resilient = resilient(&mut fields, false);
+    Forwarding { class_e: fields.flag("class_e"), resolve_via_default, hash, resilient }
 }
 
 /// Reads `hash = { fields = "l3", … }`.
