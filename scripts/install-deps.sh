@@ -37,6 +37,7 @@ needs=(
     command:dpdk-testpmd        dpdk-dev
     file:/usr/lib/frr/zebra     frr
     python:ensurepip            python3-venv
+    python:jinja2               python3-jinja2
 )
 
 present() {

@@ -114,3 +114,52 @@ def test_show_route_names_all_paths(wires):
     assert {(p["via"], p["port"], p["mac"]) for p in route["paths"]} == {
         (f"10.0.2.1{n}", "right", mac) for n, mac in GATEWAYS.items()
     }
+
+
+def tunnelled(sport):
+    """A packet of UDP in IP in IP, between two ends of a tunnel."""
+    a, b = "192.0.2.1", "192.0.2.2"
+    inner = ipv4(a, b, udp(a, b, sport, 53, pattern(30)))
+    return ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "203.0.113.5", inner, protocol=4))
+
+
+def test_packets_of_a_tunnel_take_one_path(wires):
+    assert len(set(paths(wires, [tunnelled(1024 + i) for i in range(100)]))) == 1
+
+
+def test_flows_in_a_tunnel_use_all_paths_if_that_is_configured(lab):
+    inner = Wires(lab, CONFIG + "turnpike.forwarding { hash = { inner = true } }\n", ports=PORTS, calm=True)
+    check_even(paths(inner, [tunnelled(1024 + i) for i in range(800)]))
+    assert len(set(paths(inner, [tunnelled(1024)] * 20))) == 1
+
+
+def test_routers_with_one_seed_choose_alike_in_both_directions(lab):
+    config = CONFIG + "turnpike.forwarding { hash = { symmetric = true, seed = 7 } }\n"
+    one, two = (Wires(lab, config, ports=PORTS, calm=True) for _ in range(2))
+    there = [frame(4, 1024 + i) for i in range(100)]
+    a, b = "203.0.113.5", "10.0.1.2"
+    back = [
+        ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("203.0.113.5", "203.0.113.9", udp(a, b, 53, 1024 + i, pattern(30))))
+        for i in range(100)
+    ]
+    pairs = [
+        ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("203.0.113.9", "203.0.113.5", udp(a, b, 1024 + i, 53, pattern(30))))
+        for i in range(100)
+    ]
+    assert paths(one, there) == paths(two, there)
+    assert paths(one, pairs) == paths(two, back)
+
+
+def test_another_group_keeps_the_flows_of_remaining_paths_if_that_is_configured(lab):
+    wires = Wires(lab, CONFIG + "turnpike.forwarding { resilient = true }\n", ports=PORTS, calm=True)
+    for family, prefix, gateway in ((4, "203.0.113.0/24", "10.0.2.1"), (6, "2001:db8::/32", "fd00:2::1")):
+        flows = [frame(family, 1024 + i) for i in range(400)]
+        before = paths(wires, flows)
+        check_even(before, 0.15)
+        # As zebra does it: another group, of three.
+        words = [word for n in range(3) for word in ("via", f"{gateway}{n}")]
+        wires.router.command("route", "add", prefix, *words)
+        after = paths(wires, flows)
+        assert [n for n in before if n != 3] == [then for now, then in zip(before, after) if now != 3]
+        moved = collections.Counter(then for now, then in zip(before, after) if now == 3)
+        assert set(moved) == {0, 1, 2}, moved

@@ -306,14 +306,15 @@ def test_prometheus_scrapes_and_every_name_in_the_examples_is_there(lab, tmp_pat
     rules = lambda: prometheus.ask("rules")["groups"][0]["rules"]
     assert wait_for(lambda: all(rule["health"] == "ok" for rule in rules()), 30), rules()
     # Metrics that examples name are there, and each of their expressions means something to Prometheus.
-    dashboard = json.loads((MONITORING / "turnpike.dashboard.json").read_text())
-    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
-    queries += [one["expr"] for one in dashboard["annotations"]["list"]]
-    assert len(queries) > 30
+    dashboards = [json.loads((MONITORING / f"{name}.dashboard.json").read_text()) for name in ("turnpike", "fabric")]
+    panels = [panel for dashboard in dashboards for panel in dashboard["panels"]]
+    queries = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+    queries += [one["expr"] for dashboard in dashboards for one in dashboard["annotations"]["list"]]
+    assert len(queries) > 40
     for query in queries:
-        query = query.replace("$__rate_interval", "1m").replace("$instance", ".*").replace("$interface", ".*")
+        query = query.replace("$__rate_interval", "1m").replace("$instance", ".*").replace("$interface", ".*").replace("$router", ".*")
         assert prometheus.ask("query", query=query) is not None, query
-    texts = [*queries, (MONITORING / "turnpike.rules.yml").read_text()]
+    texts = [*queries, *((MONITORING / f"{name}.rules.yml").read_text() for name in ("turnpike", "fabric"))]
     # Some come with the first look at the devices.
     now = read(wires)
     assert named(" ".join(texts)) <= now.names(), named(" ".join(texts)) - now.names()

@@ -64,6 +64,17 @@ def test_systemd_accepts_the_unit(unit):
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+def test_systemd_accepts_a_drain_at_each_stop(unit):
+    more = (DROP_INS / "drain.conf").read_text().replace("/usr/bin/turnpike", binary())
+    unit.write_text(unit.read_text().replace("[Install]", f"{more}\n[Install]"))
+    done = run("systemd-analyze", "verify", "--man=no", "--recursive-errors=one", unit)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    # The words are those of the commands.
+    for words in re.findall(rf"{re.escape(binary())} ((?:un)?drain .*)", more):
+        done = run(binary(), *words.split(), "--socket", "/nonexistent.sock")
+        assert done.returncode == 1 and "/nonexistent.sock" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("drop_ins, most", [([], 27), ([AF_XDP], 32), ([NAMESPACES], 30), ([AF_XDP, NAMESPACES], 33)],
                          ids=["usual", "af-xdp", "namespaces", "both"])
 def test_the_units_exposure_does_not_grow(unit, drop_ins, most):

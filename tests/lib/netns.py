@@ -51,6 +51,13 @@ class Namespace:
             self.delete()
             raise
 
+    @classmethod
+    def existing(cls, name):
+        """A namespace that another program has made, and removes."""
+        namespace = cls.__new__(cls)
+        namespace.name, namespace._processes = name, []
+        return namespace
+
     def command(self, *argv):
         """The argument list that runs `argv` inside; `ip` replaces itself, so the pid is argv's."""
         argv = [str(part) for part in argv]

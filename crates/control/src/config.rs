@@ -26,7 +26,8 @@
 //!                          queue = { discipline = "codel", length = 1000 } }
 //! turnpike.cores { control = "0", forward = "1,3-5" }
 //! turnpike.forwarders { wait = "adaptive", budget = 512, control_queue = true, learned_flows = 256 }
-//! turnpike.forwarding { class_e = false, resolve_via_default = true }
+//! turnpike.forwarding { class_e = false, resolve_via_default = true, resilient = { buckets = 1024 },
+//!                       hash = { fields = "l3+l4", flow_label = true, inner = true, symmetric = false, seed = 7 } }
 //! turnpike.tx { burst = 32, flush_us = 50 }
 //! turnpike.slowpath { neighbours = 16384, queue = 16, retries = 3, timeout_s = 30, workers = 1,
 //!                     icmp_rate = 1000, classes = { errors = { rate = 5000, weight = 10 } } }
@@ -91,6 +92,7 @@ use dataplane::distribution::TxConfig;
 use dataplane::events::EventOrder;
 use dataplane::features::{Feature, Features};
 use dataplane::filters::{FilterSpec, TRACKED};
+use dataplane::flow::FlowFields;
 use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::mirror_sessions::{self, Destination, MIRROR};
@@ -1186,12 +1188,30 @@ pub struct Forwarding {
     pub class_e: bool,
     /// True if the default route counts as a route to a gateway that is on no port's network.
     pub resolve_via_default: bool,
+    /// The selection among equal-cost paths.
+    pub hash: PathHash,
+    /// Buckets of all groups of equal-cost paths, by which a lost path moves its own flows only.
+    pub resilient: Option<Resilient>,
 }
 
 impl Default for Forwarding {
     fn default() -> Self {
-        Self { class_e: false, resolve_via_default: true }
+        Self {
+            class_e: false,
+            resolve_via_default: true,
+            hash: PathHash::default(),
+            resilient: None,
+        }
     }
+}
+
+/// The hash by which a flow's path is selected among those of equal cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathHash {
+    /// The seed; `None`: another one of each router at each start.
+    pub seed: Option<u32>,
+    /// The fields of packets that count.
+    pub fields: FlowFields,
 }
 
 /// Settings of the slow path.

@@ -256,6 +256,12 @@ impl Rib {
         self.publish_class_e();
     }
 
+    /// Gives all groups of paths so many buckets, by which a lost path moves its own flows only: for groups that other
+    /// programs make anew for each change. To be called before there are routes.
+    pub fn spread_in_buckets(&mut self, buckets: Option<u16>) {
+        self.hops.spread_in_buckets(buckets);
+    }
+
     /// Enables or disables the resolution of gateways by default routes: without, a gateway that is on no
     /// interface's network needs a longer route.
     pub fn resolve_via_default(&mut self, on: bool) {

@@ -7,6 +7,12 @@
 //!
 //! A seed per router prevents routers in sequence from selecting alike (RFC 6438 calls the result
 //! polarisation).
+//!
+//! Paths may be selected by other fields ([`FlowFields`]); bonds always use those above.
+
+mod fields;
+
+pub use fields::FlowFields;
 
 use wire::ip::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
@@ -16,12 +22,29 @@ use crate::head::ETHERNET;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowHash {
     seed: u64,
+    fields: FlowFields,
 }
 
 impl FlowHash {
     /// Hashes with this seed; routers should differ in it.
     pub fn new(seed: u64) -> Self {
-        Self { seed }
+        Self { seed, fields: FlowFields::default() }
+    }
+
+    /// The same with other fields for the selection of a path.
+    #[must_use]
+    pub fn with_fields(self, fields: FlowFields) -> Self {
+        Self { fields, ..self }
+    }
+
+    /// Returns true if paths are selected by [`Self::of_packet`], which costs less.
+    pub(crate) fn is_usual(&self) -> bool {
+        self.fields == FlowFields::default()
+    }
+
+    /// The hash of an IP packet by which its path is selected; 0 unless it is IPv4 or IPv6.
+    pub fn of_path(&self, packet: &[u8]) -> u32 {
+        if self.is_usual() { self.of_packet(packet) } else { self.of_fields(packet) }
     }
 
     /// The flow hash of an Ethernet frame; 0 unless it is IPv4 or IPv6.
@@ -131,7 +154,10 @@ mod tests {
     use super::*;
     use crate::testing::FrameBuilder;
 
-    const HASH: FlowHash = FlowHash { seed: 1 };
+    const HASH: FlowHash = FlowHash {
+        seed: 1,
+        fields: FlowFields { ports: true, flow_label: false, inner: false, symmetric: false },
+    };
 
     fn udp(port: u16) -> Vec<u8> {
         FrameBuilder::ip4().udp(port, 53, b"x").build()

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use control::config::{Config, Slowpath};
+use control::config::{Config, PathHash, Slowpath};
 use control::cores::CorePlacement;
 use control::rib::Rib;
 use dataplane::flow::FlowHash;
@@ -142,6 +142,12 @@ impl<'a> Start<'a> {
         Ok(Self { described, program, placement, cpus, opener, buffers, readers, seed })
     }
 
+    /// The hash by which paths are selected, with the configured seed, if there is one, and fields.
+    fn flow_hash(&self) -> FlowHash {
+        let PathHash { seed, fields } = self.described.config.forwarding.hash;
+        FlowHash::new(seed.map_or(self.seed, u64::from)).with_fields(fields)
+    }
+
     /// All steps, one after the other.
     pub fn run(self, signals: &mut Signals) -> Result<Router> {
         let open = self.open()?;
@@ -211,7 +217,7 @@ impl<'a> Start<'a> {
             interfaces: Arc::new(InterfaceInfos::new(open.infos.clone())),
             shared: Arc::default(),
             vlans: Arc::default(),
-            flows: FlowHash::new(self.seed),
+            flows: self.flow_hash(),
             own,
         });
         let tables = near.common().clone();
@@ -300,7 +306,7 @@ impl<'a> Start<'a> {
             interfaces: open.ports.iter().filter_map(port).chain(uppers).collect(),
             limits: config.slowpath.limits,
             icmp: config.icmp,
-            flow: FlowHash::new(self.seed),
+            flow: self.flow_hash(),
             seed: self.seed.wrapping_add(worker as u64),
         }
     }
@@ -312,7 +318,8 @@ impl<'a> Start<'a> {
         slow: SlowViews,
         link: SlowPathLink,
     ) -> Result<Owner> {
-        let Self { described, program, placement, opener, readers, seed, .. } = self;
+        let flows = self.flow_hash();
+        let Self { described, program, placement, opener, readers, .. } = self;
         let Described { config, source, refused, archive } = described;
         let Open { events, ports, queues, virtuals, hosts, .. } = open;
         let Loaded { rib, routes, tables, near } = loaded;
@@ -343,7 +350,7 @@ impl<'a> Start<'a> {
         Ok(Owner::new(
             Routing::new(rib, (sources, groups), (tables, near), readers),
             Devices::new((ports, virtuals), opener, events),
-            Forwarding::new(wiring, placement, FlowHash::new(seed), ledger),
+            Forwarding::new(wiring, placement, flows, ledger),
             link,
             filtering,
             configurations,

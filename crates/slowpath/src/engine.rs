@@ -386,7 +386,7 @@ fn next_hop<P>(
     if let Some(hop) = known {
         return (punt.next_hop, hop);
     }
-    let hash = context.flow.of_packet(ip.bytes());
+    let hash = context.flow.of_path(ip.bytes());
     let vrf = context.interfaces.vrf_of(punt.interface);
     let answer = context.out.route(vrf, ip.destination(), hash);
     (answer.next_hop_id, answer.hop)

@@ -34,7 +34,7 @@ pub(crate) fn send<P: Packet>(
         }
         return;
     }
-    let hash = context.flow.of_packet(frame.get(ETHERNET_LEN..).unwrap_or_default());
+    let hash = context.flow.of_path(frame.get(ETHERNET_LEN..).unwrap_or_default());
     let answer = context.out.route(interfaces.vrf_of(from), destination, hash);
     if let NextHop::Forward { interface, .. }
     | NextHop::Glean { interface }

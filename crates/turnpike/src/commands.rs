@@ -15,6 +15,7 @@ pub mod configuration;
 pub mod convert;
 pub mod do_;
 pub mod doctor;
+pub mod drain;
 pub mod extcap;
 pub mod filter;
 pub mod flows;

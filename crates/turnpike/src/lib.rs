@@ -63,6 +63,11 @@ enum Command {
     Unbind(UnbindArgs),
     #[command(flatten)]
     Router(RouterCommand),
+    /// Take the traffic off a running router: its routing daemon announces graceful shutdown and, once traffic has left,
+    /// withdraws all routes
+    Drain(commands::drain::DrainArgs),
+    /// Give a drained router its traffic back
+    Undrain(commands::drain::UndrainArgs),
     /// Copy packets of a running router into a pcapng file or a pipe, with the reason for which they were dropped
     Capture(commands::capture::CaptureArgs),
     /// Answer Wireshark, which starts this as an extcap program: interfaces of a running router, and their packets
@@ -197,6 +202,8 @@ fn execute(command: Command, program: &Program) -> Result<ExitCode> {
         Command::Bind(args) => print(&commands::bind::bind(&args)?),
         Command::Unbind(args) => print(&commands::bind::unbind(&args)?),
         Command::Router(command) => return ask(&command),
+        Command::Drain(args) => return commands::drain::drain(&args),
+        Command::Undrain(args) => return commands::drain::undrain(&args),
         Command::Capture(args) => commands::capture::run(&args),
         Command::Extcap(args) => commands::extcap::run(&args),
         Command::Api(args) => match commands::api::run(&args) {

@@ -70,6 +70,7 @@ mod tests {
         ("NextHopSettings", r#"turnpike.next_hop "h" { port = "left", zzz = 1 }"#),
         ("OffloadSettings", r#"turnpike.port "p" { device = "b", offloads = { zzz = 1 } }"#),
         ("Path", r#"turnpike.route "10.9.0.0/16" { via = { { "10.0.1.2", zzz = 1 } } }"#),
+        ("PathHashSettings", "turnpike.forwarding { hash = { zzz = 1 } }"),
         ("PoliceSettings", r#"turnpike.filter "f" { { police = { zzz = 1 } } }"#),
         ("PortSettings", r#"turnpike.port "p" { device = "b", zzz = 1 }"#),
         (
@@ -134,6 +135,7 @@ mod tests {
         ("LacpRate", r#"turnpike.bond "b" { ports = "left", lacp = { rate = "zzz" } }"#),
         ("LogLevel", r#"turnpike.log { level = "zzz" }"#),
         ("Packets", r#"turnpike.step "s" { process = print, requires = "zzz" }"#),
+        ("PathHashFields", r#"turnpike.forwarding { hash = { fields = "zzz" } }"#),
         ("Pause", r#"turnpike.port "p" { device = "b", link = { pause = "zzz" } }"#),
         ("Protocol", r#"turnpike.filter "f" { { proto = "zzz" } }"#),
         ("PuntClass", r#"turnpike.filter "to-router" { { class = "zzz" } }"#),

@@ -9,6 +9,7 @@ use dataplane::class::ClassLimits;
 use dataplane::distribution::TxConfig;
 use dataplane::erspan::Erspan;
 use dataplane::filters::{FilterSpec, Mark, Target, Treatment};
+use dataplane::flow::FlowFields;
 use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::mirror_sessions::{Destination, MirrorTo, Session};
@@ -24,8 +25,8 @@ use super::{
     Acceleration, Access, Api, Bond, Command, Config, ControlSocket, Cores, DEFAULT_VRF, Driver,
     Element, Events, Fib, Filter, Forwarders, Forwarding, Fpm, HttpListeners, Import, Interface,
     Ipfix, KernelRoutes, LOOPBACK, LacpSettings, LinkWish, Log, Loopback, Memory, Mirror,
-    MulticastRoute, NamedNextHop, Neighbour, Port, PortFilter, PrefixSet, Quarantine, Queues,
-    RoutesFrom, Sampled, SetRoutes, Sflow, Slowpath, Snmp, Telnet, Tls, Vlan, Vrf, Wire,
+    MulticastRoute, NamedNextHop, Neighbour, PathHash, Port, PortFilter, PrefixSet, Quarantine,
+    Queues, RoutesFrom, Sampled, SetRoutes, Sflow, Slowpath, Snmp, Telnet, Tls, Vlan, Vrf, Wire,
     action_name,
 };
 use crate::rib;
@@ -126,6 +127,9 @@ pub enum Unit {
 
 /// Reasons for a restart.
 const MEMORY: &str = "packet memory is reserved when the router starts";
+
+const GROUPS: &str = "groups of paths have their buckets from the start";
+const HASH: &str = "all threads have the hash from the start, so that they agree on paths";
 
 /// Nanoseconds of a second.
 const NANOS: i128 = 1_000_000_000;
@@ -255,9 +259,18 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     if let Some(events) = events {
         list.events(events);
     }
-    let Forwarding { class_e, resolve_via_default } = forwarding;
+    let Forwarding { class_e, resolve_via_default, hash: PathHash { seed, fields }, resilient } =
+        *forwarding;
     list.live(Unit::ClassE, "forwarding: class_e", class_e);
     list.live(Unit::Resolution, "forwarding: resolve_via_default", resolve_via_default);
+    let buckets = resilient.map(|resilient| resilient.buckets);
+    list.fixed("forwarding: resilient", or(buckets, "no"), GROUPS);
+    let FlowFields { ports, flow_label, inner, symmetric } = fields;
+    list.fixed("forwarding: hash: fields", if ports { "l3+l4" } else { "l3" }, HASH);
+    list.fixed("forwarding: hash: flow_label", flow_label, HASH);
+    list.fixed("forwarding: hash: inner", inner, HASH);
+    list.fixed("forwarding: hash: symmetric", symmetric, HASH);
+    list.fixed("forwarding: hash: seed", or(seed, "another at each start"), HASH);
     let TxConfig { burst, flush } = tx;
     list.live(Unit::Forwarders, "tx: burst", burst);
     list.live(Unit::Forwarders, "tx: flush_us", flush.as_micros());

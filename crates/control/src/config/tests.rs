@@ -2253,6 +2253,31 @@ fn a_gateway_that_only_the_default_route_leads_to_is_doubted_or_refused() {
     assert!(!config.forwarding.resolve_via_default);
 }
 
+#[test]
+fn paths_are_selected_by_the_chosen_fields() {
+    let hash = |text: &str| {
+        let text = format!("{PORTS}turnpike.forwarding {{ hash = {{ {text} }} }}\n");
+        read(&text).map(|config| config.forwarding.hash)
+    };
+    let usual = PathHash::default();
+    assert_eq!(hash("").unwrap(), usual);
+    assert_eq!(hash("fields = 'l3+l4', inner = false").unwrap(), usual);
+    let fields = FlowFields { ports: false, flow_label: true, inner: true, symmetric: false };
+    let chosen = "fields = 'l3', flow_label = true, inner = true, seed = 4294967295";
+    assert_eq!(hash(chosen).unwrap(), PathHash { seed: Some(u32::MAX), fields });
+    let fields = FlowFields { symmetric: true, ..FlowFields::default() };
+    assert_eq!(hash("symmetric = true, seed = 0").unwrap(), PathHash { seed: Some(0), fields });
+    for (text, expected) in [
+        ("fields = 'l4'", "fields \"l4\" unknown; known: l3, l3+l4"),
+        ("seed = -1", "seed: expected a whole number from 0 to 4294967295"),
+        ("symmetric = true, flow_label = true", "different flow labels; leave out flow_label"),
+        ("fieldz = 'l3'", "key \"fieldz\" unknown"),
+    ] {
+        let errors = hash(text).unwrap_err().to_string();
+        assert!(errors.contains(expected), "{text}: {errors}");
+    }
+}
+
 const VRFS: &str = "local turnpike = require 'turnpike'
 turnpike.vrf 'blue' { table = 100 }
 turnpike.vrf 'red' {}

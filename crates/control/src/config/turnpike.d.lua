@@ -145,6 +145,10 @@
 
 ---@alias turnpike.LogLevel "error"|"warn"|"info"|"debug"|"trace"
 
+---@alias turnpike.PathHashFields
+---| "l3"     # IP addresses and protocol
+---| "l3+l4"  # IP addresses, protocol and ports
+
 ---@alias turnpike.Packets
 ---| "frame"
 ---| "ip4"
@@ -874,6 +878,22 @@
 ---@field class_e? boolean
 ---The default route resolves gateways. Default: true.
 ---@field resolve_via_default? boolean
+---Selection among equal-cost paths.
+---@field hash? turnpike.PathHashSettings
+---All groups of equal-cost paths have buckets: a lost path moves its own flows only. Default: false.
+---@field resilient? boolean|turnpike.ResilientSettings
+
+---@class (exact) turnpike.PathHashSettings
+---Fields that count: addresses and protocol, or ports as well. Default: "l3+l4".
+---@field fields? turnpike.PathHashFields
+---IPv6 flow labels count, too. Default: false.
+---@field flow_label? boolean
+---Headers in tunnels (IP in IP, GRE, VXLAN, Geneve, GTP-U) count in place of the tunnel's. Default: false.
+---@field inner? boolean
+---Both directions of a flow have one hash. Default: false.
+---@field symmetric? boolean
+---Seed, 0 to 4294967295; routers with the same one select alike. Default: another one at each start.
+---@field seed? integer
 
 ---@class (exact) turnpike.TxSettings
 ---Packets of a transmit burst, 1 to 64. Default: 32.

@@ -162,6 +162,8 @@ pub(super) struct NextHops {
     starved: bool,
     /// True if gateways are not resolved by default routes.
     not_by_default: bool,
+    /// Buckets of all groups that have none of their own; `None`: a place for each unit of weight.
+    buckets: Option<u16>,
 }
 
 impl NextHops {
@@ -190,7 +192,13 @@ impl NextHops {
             freed: false,
             starved: false,
             not_by_default: false,
+            buckets: None,
         }
+    }
+
+    /// Gives all groups that have no buckets of their own so many from now on.
+    pub(super) fn spread_in_buckets(&mut self, buckets: Option<u16>) {
+        self.buckets = buckets.map(|buckets| buckets.clamp(1, BUCKETS_MOST));
     }
 
     /// Enables or disables the resolution of gateways by default routes.

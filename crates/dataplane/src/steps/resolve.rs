@@ -19,6 +19,7 @@
 use crate::batch::{BATCH_MAX, Batch};
 use crate::flow::FlowHash;
 use crate::graph::{Output, Outputs};
+use crate::head::ETHERNET;
 use crate::mask::Mask;
 use crate::next_hop::{NextHop, NextHopTable};
 use crate::reason::{DropReason, PuntReason};
@@ -138,8 +139,19 @@ fn read_hops(batch: &mut Batch, slots: Mask, table: &NextHopTable) -> Mask {
 }
 
 fn choose_paths(batch: &mut Batch, groups: Mask, table: &NextHopTable, flows: &FlowHash) {
+    if !flows.is_usual() {
+        return choose_paths_by_fields(batch, groups, table, flows);
+    }
     for i in groups.slots() {
         let hash = flows.of_frame(batch.frame(i));
+        batch.next_hop[i] = table.select(batch.hop[i], hash);
+    }
+}
+
+#[cold]
+fn choose_paths_by_fields(batch: &mut Batch, groups: Mask, table: &NextHopTable, flows: &FlowHash) {
+    for i in groups.slots() {
+        let hash = flows.of_path(batch.frame(i).get(ETHERNET..).unwrap_or_default());
         batch.next_hop[i] = table.select(batch.hop[i], hash);
     }
 }

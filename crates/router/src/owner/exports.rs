@@ -123,7 +123,7 @@ impl Owner {
 
     /// Adds the path that forwarders choose.
     fn choose_path(&self, vrf: VrfId, to: IpAddr, packet: &[u8], route: &mut Route) {
-        let hash = self.forwarding.flows.of_packet(packet);
+        let hash = self.forwarding.flows.of_path(packet);
         let rib = &self.routing.rib;
         // Those of a connected network are resolved first; they leave by it.
         let paths = || rib.lookup(vrf, to).and_then(|found| found.paths.into_iter().next());

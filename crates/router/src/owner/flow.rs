@@ -28,7 +28,7 @@ pub fn hash(flows: &FlowHash, to: IpAddr, flow: &Flow) -> u32 {
     };
     packet.extend(flow.sport.to_be_bytes());
     packet.extend(flow.dport.to_be_bytes());
-    flows.of_packet(&packet)
+    flows.of_path(&packet)
 }
 
 #[cfg(test)]

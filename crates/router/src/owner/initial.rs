@@ -181,6 +181,7 @@ pub fn build_rib(
     let own = ports.iter().filter(|port| !is_bonded(port.id)).map(rib_port);
     let interfaces = own.chain(virtuals.values().map(OpenVirtual::in_rib));
     interfaces.into_iter().try_for_each(|interface| rib.add_interface(interface))?;
+    rib.spread_in_buckets(config.forwarding.resilient.map(|resilient| resilient.buckets));
     rib.accept_class_e(config.forwarding.class_e);
     rib.resolve_via_default(config.forwarding.resolve_via_default);
     for neighbour in &config.neighbours {

@@ -208,7 +208,7 @@ fn read(file: &Path, click: bool) -> Result<(PathBuf, String)> {
 }
 
 /// Parses `60`, `60s`, `5m` or `1h`, in seconds.
-fn seconds(text: &str) -> Result<u64, String> {
+pub(super) fn seconds(text: &str) -> Result<u64, String> {
     let number = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
     let unit = match &text[number.len()..] {
         "" | "s" => Some(1),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use dataplane::class::ClassLimits;
 use dataplane::distribution::TxConfig;
+use dataplane::flow::FlowFields;
 use dataplane::flows::FlowSettings;
 use dataplane::polling::Wait;
 use dataplane::punts::WORKERS_MAX;
@@ -18,9 +19,11 @@ use super::super::error::suggestion;
 use super::super::network::is_link_local;
 use super::super::script::Statement;
 use super::super::value::Fields;
-use super::super::{Fib, Forwarding, Log, Memory, Neighbour, Quarantine, Route, Slowpath};
+use super::super::{
+    Fib, Forwarding, Log, Memory, Neighbour, PathHash, Quarantine, Route, Slowpath,
+};
 use super::Context;
-use super::routes::{named_port, port_of};
+use super::routes::{named_port, port_of, resilient};
 
 pub(super) fn neighbours<'s>(
     context: &mut Context<'_>,
@@ -182,9 +185,36 @@ pub(super) fn forwarding<'s>(
     statements: impl Iterator<Item = &'s Statement>,
 ) -> Forwarding {
     let Some(statement) = single(context, statements) else { return Forwarding::default() };
-    let mut fields = plain(context, statement, &["class_e", "resolve_via_default"]);
+    let mut fields =
+        plain(context, statement, &["class_e", "resolve_via_default", "hash", "resilient"]);
     let resolve_via_default = fields.flag_or("resolve_via_default", true);
-    Forwarding { class_e: fields.flag("class_e"), resolve_via_default }
+    let hash = path_hash(&mut fields);
+    let resilient = resilient(&mut fields, false);
+    Forwarding { class_e: fields.flag("class_e"), resolve_via_default, hash, resilient }
+}
+
+/// Reads `hash = { fields = "l3", … }`.
+fn path_hash(fields: &mut Fields<'_, '_>) -> PathHash {
+    const KNOWN: [&str; 5] = ["fields", "flow_label", "inner", "symmetric", "seed"];
+    const WORDS: [&str; 2] = ["l3", "l3+l4"];
+    let Some(mut table) = fields.table("hash", &KNOWN) else { return PathHash::default() };
+    let word = table.text("fields", "\"l3\" or \"l3+l4\"").unwrap_or(WORDS[1]);
+    if !WORDS.contains(&word) {
+        let message = format!("fields \"{word}\" unknown; known: {}", WORDS.join(", "));
+        table.error("fields", message);
+    }
+    let fields = FlowFields {
+        ports: word != WORDS[0],
+        flow_label: table.flag("flow_label"),
+        inner: table.flag("inner"),
+        symmetric: table.flag("symmetric"),
+    };
+    if fields.symmetric && fields.flow_label {
+        let message = "symmetric: the two directions of a flow have different flow labels; leave out flow_label";
+        table.error("symmetric", message.to_owned());
+    }
+    let seed = table.number("seed", 0..=u32::MAX.into()).map(|seed| seed as u32);
+    PathHash { seed, fields }
 }
 
 pub(super) fn tx<'s>(

@@ -143,7 +143,7 @@ fn next_hop_vrf(fields: &mut Fields<'_, '_>, known: &Vrfs) -> Option<VrfId> {
 }
 
 /// Reads `resilient = true` or `{ buckets = N }`.
-fn resilient(fields: &mut Fields<'_, '_>, refuses: bool) -> Option<Resilient> {
+pub(super) fn resilient(fields: &mut Fields<'_, '_>, refuses: bool) -> Option<Resilient> {
     let resilient = match fields.get("resilient")? {
         Value::Bool(wanted) => wanted.then_some(Resilient { buckets: BUCKETS })?,
         Value::Table(table) if table.list.is_empty() && table.odd.is_empty() => {

@@ -16,6 +16,11 @@
 //! A resilient group has a fixed number of places, its buckets. When leaves change, buckets of
 //! remaining leaves stay, except those in excess of the leaf's new share: a lost path moves only
 //! its own flows, and one that returns takes only its share.
+//!
+//! A routing daemon makes another group of the remaining paths, which has no memory of the one before. With buckets for all
+//! groups, each bucket belongs to the leaf with the highest score for it (rendezvous hashing), whatever else is in the group:
+//! groups that share leaves agree about their buckets, and a lost path moves only its own flows. Shares are then right on
+//! average.
 
 use std::collections::BTreeMap;
 
@@ -86,6 +91,11 @@ impl NextHops {
             self.table.set_members(first, buckets);
             return NextHop::Group { first, len: buckets.len() as u16 };
         }
+        if let Some(len) = self.buckets.filter(|&len| leaves.len() > 1 && u32::from(len) <= count) {
+            let slots: Vec<u16> = (0..len).map(|bucket| highest(bucket, leaves)).collect();
+            self.table.set_members(first, &slots);
+            return NextHop::Group { first, len };
+        }
         let shares = apportion(leaves, count).into_iter();
         let mut slots: Vec<u16> =
             shares.flat_map(|(leaf, share)| std::iter::repeat_n(leaf, share as usize)).collect();
@@ -101,9 +111,11 @@ impl NextHops {
     /// it keeps its places, and the weights are rounded.
     fn fit_places(&mut self, id: u16, leaves: &[Weighted]) {
         let total: u64 = leaves.iter().map(|&(_, weight)| u64::from(weight)).sum();
+        let of_all = self.buckets.filter(|_| leaves.len() > 1);
         let Some(hop) = self.hop(id) else { return };
         let wanted = match &hop.meaning {
             Meaning::Object { buckets: Some(buckets), .. } => buckets.len() as u32,
+            _ if of_all.is_some() => of_all.map_or(0, u32::from),
             _ => total.min(GROUP_PLACES_MOST.into()) as u32,
         };
         if wanted <= hop.places.1 {
@@ -189,6 +201,23 @@ fn proportion(leaves: &[Weighted], count: u32) -> Vec<Weighted> {
     shares
 }
 
+/// Returns the leaf with the highest score for a bucket; a leaf wins as often as its weight says.
+fn highest(bucket: u16, leaves: &[Weighted]) -> u16 {
+    let score = |&(leaf, weight): &Weighted| {
+        // SplitMix64's finalizer.
+        let mut bits =
+            (u64::from(bucket) << 16 | u64::from(leaf)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^= bits >> 31;
+        // Uniform in (0, 1).
+        let uniform = ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+        -f64::from(weight) / uniform.ln()
+    };
+    let best = leaves.iter().max_by(|a, b| score(a).total_cmp(&score(b)));
+    best.map_or(NO_ROUTE, |&(leaf, _)| leaf)
+}
+
 /// Gives each leaf its share of the buckets and moves as few buckets as possible.
 fn rebalance(buckets: &mut [u16], leaves: &[Weighted]) {
     if leaves.is_empty() {
@@ -254,5 +283,25 @@ mod tests {
         assert_eq!([20, 21, 22].map(|leaf| of(&buckets, leaf)), [4, 4, 4]);
         let moved = before.iter().zip(&buckets).filter(|(before, after)| before != after).count();
         assert_eq!(moved, 4);
+    }
+
+    #[test]
+    fn groups_that_share_leaves_agree_about_their_buckets() {
+        let of = |leaves: &[Weighted]| (0..1024).map(|b| highest(b, leaves)).collect::<Vec<_>>();
+        let all = of(&[(20, 1), (21, 1), (22, 1), (23, 1)]);
+        let share = |buckets: &[u16], leaf| buckets.iter().filter(|&&b| b == leaf).count();
+        for leaf in 20..24 {
+            // 256, and four standard deviations of 14.
+            assert!((200..312).contains(&share(&all, leaf)), "{leaf}: {}", share(&all, leaf));
+        }
+        let fewer = of(&[(20, 1), (21, 1), (23, 1)]);
+        for (all, fewer) in all.iter().zip(&fewer) {
+            assert!(*all == 22 || all == fewer, "a flow of a remaining path has moved");
+        }
+        // Its flows go to all others.
+        assert!([20, 21, 23].iter().all(|&leaf| share(&fewer, leaf) > share(&all, leaf) + 40));
+        let weighted = of(&[(20, 3), (21, 1)]);
+        assert!((700..836).contains(&share(&weighted, 20)), "{}", share(&weighted, 20));
+        assert_eq!(highest(0, &[]), NO_ROUTE);
     }
 }

@@ -117,6 +117,36 @@ fn a_resilient_group_moves_the_flows_of_the_lost_path_only() {
     assert!((42..=43).contains(&moved), "{moved} of 128 buckets moved");
 }
 
+/// As zebra does it: another group for each set of paths.
+#[test]
+fn with_buckets_for_all_groups_other_groups_keep_the_flows_of_remaining_paths() {
+    let mut bench = Bench::without_readers();
+    bench.rib.spread_in_buckets(Some(256));
+    let paths = [(0, "10.0.1.2"), (1, "10.0.2.2"), (0, "10.0.1.3")];
+    let paths = paths.map(|(index, via)| Path::over(interface(index), ip(via))).to_vec();
+    let kind = |paths: &[Path]| RouteKind::Unicast(paths.to_vec());
+    add(&mut bench, "198.51.100.0/24", RouteSource::Kernel, kind(&paths));
+    add(&mut bench, "203.0.113.0/24", RouteSource::Kernel, kind(&paths[..2]));
+    add(&mut bench, "192.0.2.0/24", RouteSource::Kernel, kind(&paths[..1]));
+    finish(&mut bench);
+    let members = |bench: &Bench, address| bench.members(bench.id(ip(address)));
+    let (three, two) = (members(&bench, "198.51.100.1"), members(&bench, "203.0.113.1"));
+    assert_eq!((three.len(), two.len()), (256, 256));
+    let third = three.iter().find(|member| !two.contains(member)).copied();
+    for (three, two) in three.iter().zip(&two) {
+        assert!(Some(*three) == third || three == two, "a flow of a remaining path has moved");
+    }
+    // A link is lost: as well.
+    bench.rib.set_link(interface(1), false);
+    let lost = members(&bench, "198.51.100.1");
+    assert!(three.iter().zip(&lost).filter(|(before, after)| before != after).count() < 120);
+    for (before, after) in three.iter().zip(&lost) {
+        assert!(before == after || !lost.contains(before), "a flow of a live path has moved");
+    }
+    bench.rib.set_link(interface(1), true);
+    assert_eq!(members(&bench, "198.51.100.1"), three);
+}
+
 #[test]
 fn a_named_group_changes_for_all_its_routes_and_takes_them_along() {
     let mut bench = Bench::without_readers();
