@@ -9,7 +9,7 @@
 #   make test-dpdk     unit tests with each newer DPDK: 24.11 of Debian 13, 25.11 of Debian 14 (DPDK=25.11: one)
 #   make soak          everything at once for three hours, and nothing lost or leaked (HOURS=12: longer)
 #   make bench         what forwarding and route lookups cost; writes bench/results/
-#   make bench EXP=attack    one experiment of bench/ by itself: apply, attack, bgp, reroute, restart, vrfs, waiting; filters, moonroute,
+#   make bench EXP=attack    one experiment of bench/ by itself: apply, attack, bgp, fabric, reroute, restart, vrfs, waiting; filters, moonroute,
 #                      kamuee, pc_router, octeon, control_separation (these write docs/benchmarks.md, plots too)
 #   make bench-check   instructions per packet, compared with those in bench/instructions.json
 #   make bench-record  writes them there, to be committed with the change that explains them
