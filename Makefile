@@ -9,7 +9,7 @@
 #   make test-dpdk     unit tests with each newer DPDK: 24.11 of Debian 13, 25.11 of Debian 14 (DPDK=25.11: one)
 #   make soak          everything at once for three hours, and nothing lost or leaked (HOURS=12: longer)
 #   make bench         what forwarding and route lookups cost; writes bench/results/
-#   make bench EXP=attack    one experiment of bench/ by itself: apply, attack, bgp, reroute, restart, vrfs, waiting; filters, moonroute,
+#   make bench EXP=attack    one experiment of bench/ by itself: apply, attack, bgp, fabric, reroute, restart, vrfs, waiting; filters, moonroute,
 #                      kamuee, pc_router, octeon, control_separation, fastclick, latency (these write docs/benchmarks.md, plots too)
 #   make bench-peers   beside others on this machine, in one run: l3fwd and FastClick, built from their sources where
 #                      they can be had, and the kernel's forwarding
@@ -145,8 +145,8 @@ bench-peers: build
 	if scripts/build-fastclick.sh >/dev/null; then python3 bench/fastclick.py --no-docs --json bench/results/fastclick.json; \
 	  else echo "FastClick cannot be built: left out"; fi
 
-# Every experiment is a file in bench/ with a command line; common.py and instructions.py are not.
-EXPERIMENTS = $(filter-out common instructions,$(basename $(notdir $(wildcard bench/*.py))))
+# Every experiment is a file in bench/ with a command line; common.py, fabric_model.py and instructions.py are not.
+EXPERIMENTS = $(filter-out common fabric_model instructions,$(basename $(notdir $(wildcard bench/*.py))))
 bench-all: bench-peers
 	for name in $(EXPERIMENTS); do python3 bench/$$name.py --json bench/results/$$name.json || exit; done
 

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,9 @@ const VTYSH_TIME: Duration = Duration::from_secs(30);
 
 /// Time for a program of the operator, which waits for sessions itself.
 const PROGRAM_TIME: Duration = Duration::from_secs(600);
+
+/// Time for the rest of a program's output after its end.
+const PIPE_TIME: Duration = Duration::from_secs(2);
 
 /// The distance of two looks at a program.
 const LOOK: Duration = Duration::from_millis(20);
@@ -150,12 +154,14 @@ fn run(command: &mut Command, time: Duration) -> Result<Output> {
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("{name} cannot be run"))?;
     let reader = |pipe: Option<Box<dyn Read + Send>>| {
+        let (done, text) = mpsc::channel();
         std::thread::spawn(move || {
             let mut text = Vec::new();
             // What cannot be read is missing from the message only.
             let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut text));
-            text
-        })
+            let _ = done.send(text);
+        });
+        text
     };
     let out = reader(child.stdout.take().map(|pipe| Box::new(pipe) as _));
     let err = reader(child.stderr.take().map(|pipe| Box::new(pipe) as _));
@@ -171,7 +177,8 @@ fn run(command: &mut Command, time: Duration) -> Result<Output> {
             }
         }
     };
-    let text = |reader: std::thread::JoinHandle<Vec<u8>>| reader.join().unwrap_or_default();
+    // A program that it has left behind may keep the pipe.
+    let text = |reader: mpsc::Receiver<Vec<u8>>| reader.recv_timeout(PIPE_TIME).unwrap_or_default();
     Ok(Output { status, stdout: text(out), stderr: text(err) })
 }
 
@@ -271,6 +278,8 @@ mod tests {
         assert!(error.starts_with("sh: exit status: 3: "), "{error}");
         let error = run(&mut Command::new("/nonexistent/vtysh"), LOOK).unwrap_err();
         assert!(format!("{error:#}").contains("/nonexistent/vtysh cannot be run: No such file"));
+        let left = run(Command::new("sh").args(["-c", "sleep 5 & exit 0"]), LOOK * 500);
+        assert!(left.unwrap().status.success());
         let error = run(Command::new("sleep").arg("600"), LOOK).unwrap_err().to_string();
         assert!(error.contains("sleep has not ended"), "{error}");
     }
