@@ -66,7 +66,7 @@ fuzz_target!(|input: Input| {
         vrfs: Vec::new(),
         netns: None,
         ports: vec![(PortId::FIRST.into(), String::new())],
-        following: Following { routes: true, audit: None, receive_buffer: 0 },
+        following: Following { routes: true, exact: false, audit: None, receive_buffer: 0 },
         multicast: true,
         apart: None,
     };
