@@ -14,20 +14,30 @@ pub fn rules_options(bypass: &BTreeSet<Kind>) -> Options {
     Options { bypass: bypass.clone(), exceptions, filters: true, ..Options::default() }
 }
 
+/// An interface to be accelerated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its receive queues: packets of a queue that the port does not use stay with the kernel.
+    pub queues: usize,
+}
+
 /// Returns the configuration that accelerates these interfaces and has the filters that the kernel's forward chains are
 /// translated into.
-pub fn configuration(interfaces: &[String], bypass: &[Kind], filters: &Filters) -> String {
+pub fn configuration(interfaces: &[Interface], bypass: &[Kind], filters: &Filters) -> String {
     let kinds = bypass.iter().map(|kind| quoted(kind.name())).collect::<Vec<_>>().join(", ");
     let settings = format!("filters = \"kernel\", bypass = {{ {kinds} }}");
-    if filters.places.is_empty() {
-        let names: String = interfaces.iter().map(|name| quoted(name) + ", ").collect();
+    if filters.places.is_empty() && interfaces.iter().all(|of| of.queues <= 1) {
+        let names: String = interfaces.iter().map(|of| quoted(&of.name) + ", ").collect();
         return format!("{MODULE}turnpike.accelerate {{ {names}{settings} }}\n");
     }
-    let port = |name: &String| {
+    let port = |Interface { name, queues }: &Interface| {
         let filter = outward(filters, name).map(|filter| format!("outward = {}", quoted(filter)));
         let (name, filter) = (quoted(name), filter.unwrap_or_default());
         format!(
-            "turnpike.port {name} {{ device = {name}, accelerate = true, filter = {{ {filter} }} }}\n"
+            "turnpike.port {name} {{ device = {name}, accelerate = true, rx_queues = {queues}, tx_queues = {queues}, \
+             filter = {{ {filter} }} }}\n"
         )
     };
     let ports: String = interfaces.iter().map(port).collect();
@@ -107,10 +117,13 @@ mod tests {
 
     #[test]
     fn the_configuration_of_filters_follows_them_and_no_other_does() {
-        let interfaces = ["eth0", "eth1"].map(str::to_owned);
+        let of = |name: &str, queues| Interface { name: name.to_owned(), queues };
+        let interfaces = [of("eth0", 1), of("eth1", 4)];
         let text = configuration(&interfaces, &[Kind::Tc], &filters());
         let config = parse(&text);
         assert!(has(&config, &filters()));
+        let queues: Vec<_> = config.ports.iter().map(|port| port.queues.rx_wish()).collect();
+        assert_eq!(queues, [Some(1), Some(4)]);
         assert!(config.acceleration.has_kernel_filters);
         assert!(config.acceleration.bypass.contains(&Kind::Tc));
         assert!(!has(&config, &Filters::default()), "the chains have been removed");
@@ -124,7 +137,7 @@ mod tests {
 
     #[test]
     fn names_are_text_of_lua_whatever_they_are() {
-        let names = ["a\"b\\", "é"].map(str::to_owned);
+        let names = ["a\"b\\", "é"].map(|name| Interface { name: name.to_owned(), queues: 1 });
         let text = configuration(&names, &[], &Filters::default());
         assert!(text.contains("{ \"a\\034b\\092\", \"\\195\\169\", filters"), "{text}");
     }

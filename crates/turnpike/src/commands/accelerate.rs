@@ -4,6 +4,7 @@
 //! routes and neighbours stay the kernel's.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use control::config::{self, Config};
 use control::netlink::inventory::{Described, interfaces};
 use kernel_rules::{Inspection, Kind};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use router::acceleration::{configuration, obstacles, rules_options};
+use router::acceleration::{Interface, configuration, obstacles, rules_options};
 use router::{ConfigSource, Language, Program};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -85,7 +86,9 @@ pub fn accelerate(args: &AccelerateArgs, program: &Program) -> Result<()> {
             "the kernel's forward chains are followed as filters; turnpike show filters has them"
         );
     }
-    let text = configuration(&names, &args.bypass, &filters);
+    let queued = |name: &String| Interface { name: name.clone(), queues: receive_queues(name) };
+    let interfaces: Vec<Interface> = names.iter().map(queued).collect();
+    let text = configuration(&interfaces, &args.bypass, &filters);
     let config = program.parse(&file, &text)?;
     let source = ConfigSource { file, language: Language::Turnpike };
     run::run_config(config, &source, program, &args.socket, args.no_huge)
@@ -126,6 +129,14 @@ pub fn check(config: &Config) -> Result<()> {
     let inspection = inspect(&names, &config.acceleration.bypass)?;
     problems.extend(obstacles(&inspection, config));
     if problems.is_empty() { Ok(()) } else { Err(anyhow!(problems.join("\n"))) }
+}
+
+/// Returns the number of an interface's receive queues; 1 if it cannot be read.
+fn receive_queues(name: &str) -> usize {
+    let queues = fs::read_dir(Path::new("/sys/class/net").join(name).join("queues"));
+    let is_receive =
+        |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(b"rx-");
+    queues.into_iter().flatten().flatten().filter(is_receive).count().max(1)
 }
 
 fn inspect(names: &[String], bypass: &BTreeSet<Kind>) -> Result<Inspection> {

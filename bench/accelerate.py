@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""`turnpike accelerate` and the kernel alone between veth interfaces: the same namespaces, by turns.
+
+A generator on one core sends frames of one size to random addresses of the table as fast as the first interface takes
+them, one frame at a time as a wire does; what leaves the second interface counts. Router, kernel and generator share the
+machine's cores, so cycles are those of all cores: the time that the machine was busy, by packet forwarded.
+
+kernel        the kernel's forwarding
+accelerate    the same, and `turnpike accelerate` on both interfaces
+"""
+
+import gzip
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import common
+
+ROWS = ["kernel", "accelerate"]
+SIZES = [64, 512, 1500]
+ROUTES = [4, 500_000]
+
+
+def busy():
+    """Seconds for which the cores have been busy, together."""
+    first = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    idle = int(first[3]) + int(first[4])
+    return (sum(map(int, first[:8])) - idle) / 100
+
+
+def made_up_table(directory, count):
+    """A made-up table as a file, and its prefixes."""
+    from lib.router import binary
+
+    file = Path(directory) / "table.gz"
+    subprocess.run([binary(), "generate-table", str(count), file], check=True, capture_output=True)
+    lines = gzip.decompress(file.read_bytes()).decode().splitlines()
+    return file, [line.split("\t")[0] for line in lines if line[:1].isdigit()]
+
+
+def routes(box, count, directory):
+    """Fills the kernel's table with routes over host b; returns the destinations as the generator takes them."""
+    box.ip("route", "add", "default", "via", "10.0.2.2")
+    if count == 4:
+        for network in ("11.0.0.0/10", "11.64.0.0/10", "11.128.0.0/10", "11.192.0.0/10"):
+            box.ip("route", "add", network, "via", "10.0.2.2")
+        return "random:24@11.0.0.0"
+    file, prefixes = made_up_table(directory, count)
+    batch = "".join(f"route add {prefix} via 10.0.2.2\n" for prefix in prefixes)
+    subprocess.run(box.space.command("ip", "-force", "-batch", "-"), input=batch, text=True, capture_output=True)
+    return f"table:{file}"
+
+
+def measure(row, size, count, given):
+    """Million packets per second, and cycles of all cores for each."""
+    from lib.accelerate import Box, packets
+    from lib.lab import Lab
+    from lib.router import binary
+
+    lab, directory = Lab(), tempfile.TemporaryDirectory()
+    try:
+        box = Box(lab, quiet=True)
+        box.settle()
+        destination = routes(box, count, directory.name)
+        router = box.accelerate("eth0", "eth1") if row == "accelerate" else None
+        command = box.a.command(
+            binary(), "generate", "--device", "eth0", "--to-mac", "02:00:00:00:01:01", "--from", "10.0.1.2",
+            "--to", destination, "--size", size, "--rate", "max", "--full", "lose", "--seconds", given.seconds + 2,
+            "--cores", common.cores()[0], "--no-huge", "--json",
+        )
+        generator = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        sent = lambda: int(box.b.run("cat", "/sys/class/net/eth0/statistics/rx_packets").stdout)  # noqa: E731
+        first = sent()
+        while sent() < first + 1000:
+            if generator.poll() is not None:
+                raise RuntimeError(generator.stderr.read())
+            time.sleep(0.05)
+        time.sleep(0.3)
+        packets_before, busy_before, begun = sent(), busy(), time.monotonic()
+        time.sleep(given.seconds)
+        forwarded, used, lasted = sent() - packets_before, busy() - busy_before, time.monotonic() - begun
+        generator.terminate()
+        generator.communicate()
+        if router:
+            assert packets(router, "eth0", "accelerated") > forwarded / 2, "the kernel forwarded them"
+        return {"mpps": forwarded / lasted / 1e6, "us": used * 1e6 / max(forwarded, 1)}
+    finally:
+        lab.close()
+        directory.cleanup()
+
+
+def table_of(results):
+    lines = ["| routes | bytes | kernel, Mpps | accelerated | of the kernel | busy, µs a packet: kernel | accelerated |", "|---|---|---|---|---|---|---|"]
+    for (count, size), rows in results.items():
+        middle = {row: {what: statistics.median(one[what] for one in runs) for what in ("mpps", "us")} for row, runs in rows.items()}
+        least = {row: min(one["mpps"] for one in runs) for row, runs in rows.items()}
+        kernel, ours = middle["kernel"], middle["accelerate"]
+        lines.append(
+            f"| {count:,} | {size} | {kernel['mpps']:.3f} ({least['kernel']:.3f}) | {ours['mpps']:.3f} ({least['accelerate']:.3f}) | "
+            f"{ours['mpps'] / kernel['mpps']:.2f} | {kernel['us']:.2f} | {ours['us']:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = common.options(__doc__, 5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement (1)")
+    parser.add_argument("--no-docs", action="store_true", help="leave docs/ as it is")
+    given = parser.parse_args()
+    about, results = common.machine(), {}
+    for count in ROUTES:
+        for size in SIZES:
+            print(f"{count} routes, {size} bytes", file=sys.stderr)
+            results[count, size] = common.rounds(given.runs, ROWS, lambda row: measure(row, size, count, given))  # noqa: B023
+    drawn = table_of(results)
+    print(common.named(about))
+    print(drawn)
+    if not given.no_docs:
+        common.record(common.ROOT / "docs/benchmarks.md", "accelerate", drawn)
+    common.write(given.json, about, runs=[{"routes": c, "size": s, "rows": r} for (c, s), r in results.items()])
+
+
+if __name__ == "__main__":
+    common.run(main)
