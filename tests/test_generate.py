@@ -137,6 +137,8 @@ def test_the_example_of_a_mesh_finds_rates_in_both_directions(tester):
     # The rates depend on the other load of the machine; the results must be consistent.
     assert found["ndr"].get("lower", 0) <= found["pdr"].get("lower", 0) <= 2000
     assert [one["received"]["astray"] for one in found["flows"]] == [0, 0]
+    absent = script(tester, example, "nosuch0=02:00:00:00:00:01=10.0.1.2", ends[1])
+    assert absent.returncode == 1 and "device nosuch0 not found; known: " in absent.stderr, absent
     wrong = script(tester, example, ends[0], "speed=9")
     assert wrong.returncode == 1 and "speed=9: write DEVICE=MAC=ADDRESS" in wrong.stderr, wrong
 

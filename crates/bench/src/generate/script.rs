@@ -405,7 +405,6 @@ mod tests {
             (format!("tester.trial {{ {{ {flow}, dscp = {{ 64 }} }} }}"), "flow 1: dscp: 0 to 63"),
             (format!("tester.trial {{ {{ {flow}, full = 'x' }} }}"), "flow 1: full x: wait or lose"),
             (format!("tester.trial {{ {{ {flow}, to = 0 }} }}"), "flow 1: to 0: devices count from 1"),
-            ("tester.open { devices = { 'nosuch0' } }".into(), "device nosuch0 not found"),
             ("tester.open { devices = {} }".into(), "0 devices: 1 to 64"),
             ("tester.search { highest = 1, goals = { { loss = 0 } } }".into(), "write function(load, seconds)"),
             (

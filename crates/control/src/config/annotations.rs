@@ -23,6 +23,7 @@ mod tests {
 
     /// Each table of settings, by its class, in a statement that has the unknown key `zzz` in it.
     const TABLES: &[(&str, &str)] = &[
+        ("AccelerateSettings", r#"turnpike.accelerate { "eth0", zzz = 1 }"#),
         ("AccessSettings", "turnpike.access { zzz = 1 }"),
         ("AdvertiseSettings", r#"turnpike.port "p" { device = "b", advertise = { zzz = 1 } }"#),
         (
