@@ -29,10 +29,10 @@ def pytest_sessionstart(session):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Determines the scenarios that run one after the other, with pytest-xdist's `--dist loadgroup`: those of a file
-    that share a module's fixture, and floods. Every other one runs whenever there is a worker for it."""
+    that share a module's fixture, floods, and those with a mark. Every other one runs whenever there is a worker for it."""
     groups = [_group(item) for item in items]
     for item, group in zip(items, groups):
-        if group:
+        if group and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(group))
     if "PYTEST_XDIST_WORKER" in os.environ:
         # Files beside each other are alike: some only wait, others need the processor. Mixed, they leave neither idle.
@@ -47,6 +47,8 @@ def pytest_collection_finish():
 
 
 def _group(item):
+    if marked := item.get_closest_marker("xdist_group"):
+        return marked.args[0]
     if item.get_closest_marker("flood"):
         return "flood"
     fixtures = item._fixtureinfo.name2fixturedefs

@@ -24,6 +24,9 @@ from lib.raw import RawPort
 from lib.router import binary
 from lib.traffic import Sink, Stream, late, lost
 
+# Each attaches programs or starts many routers: beside each other they would hold the kernel's locks for seconds.
+pytestmark = pytest.mark.xdist_group("accelerate")
+
 B4, B6 = "198.51.2.1", "2001:db8:2::1"
 FAR = [B4, B6]
 # MACs of the router's eth0 and of host a.

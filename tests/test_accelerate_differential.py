@@ -17,6 +17,9 @@ from lib.accelerate import packets, takes_packets
 from lib.cases import all_cases, random_frame
 from lib.twins import KernelWires, differences, outcome, show
 
+# Each attaches programs or starts many routers: beside each other they would hold the kernel's locks for seconds.
+pytestmark = pytest.mark.xdist_group("accelerate")
+
 CASES = all_cases()
 
 # The kernel draws them at random, for the sender's address or for each packet.

@@ -10,6 +10,9 @@ from lib.kernel import pings, reaches
 from lib.netns import wait_for
 from lib.router import binary
 
+# Each attaches programs or starts many routers: beside each other they would hold the kernel's locks for seconds.
+pytestmark = pytest.mark.xdist_group("accelerate")
+
 B4, B6 = "198.51.2.1", "2001:db8:2::1"
 
 FORWARD = """

@@ -74,7 +74,7 @@ def test_a_plan_names_every_change_and_changes_nothing(lab):
     same, status = plan(router, BASE + "-- a comment\n" + ROUTES)
     assert (same["changes"], status) == ([], 0)
     assert router.command("plan", router.config).stdout == "nothing would change\n"
-    other = BASE.replace('"tp-right",', '"tp-right", mtu = 1400,').replace("8192", "20000") + NATIVE + """
+    other = BASE.replace('"tp-right",', '"tp-right", mtu = 1400,').replace("16384", "20000") + NATIVE + """
     turnpike.route "198.51.100.0/24" { via = { "10.0.2.2", "10.0.1.2" } }
     turnpike.route "192.0.2.0/24" { blackhole = true }
     """
@@ -83,7 +83,7 @@ def test_a_plan_names_every_change_and_changes_nothing(lab):
     lines = {(c["what"], c["from"], c["to"], c["live"]) for c in report["changes"]}
     assert lines == {
         ('port "right": mtu', "the device's", "1400", True),
-        ("memory: mbufs", "8192", "20000", False),
+        ("memory: mbufs", "16384", "20000", False),
         ("graph: ip4-lookup.forward", '"ip4-ttl"', '"second-ttl"', True),
         ('graph: step "second-ttl"', None, '{ "ip4-ttl", as = "second-ttl" }', True),
         ("graph: second-ttl.ok", None, '"ip4-ttl"', True),
@@ -93,7 +93,7 @@ def test_a_plan_names_every_change_and_changes_nothing(lab):
     }
     text = router.command("plan", write(router, other), check=False).stdout
     assert '~ port "right": mtu: the device\'s -> 1400  [closes the port and opens it again]' in text
-    assert "~ memory: mbufs: 8192 -> 20000  [needs a restart: packet memory is reserved when the router starts]" in text
+    assert "~ memory: mbufs: 16384 -> 20000  [needs a restart: packet memory is reserved when the router starts]" in text
     assert "8 changes, of which 1 needs a restart: apply refuses them all" in text
     error = refused(router, "apply", write(router, other))
     assert 'port "right": mtu' not in error and "memory: mbufs" in error and "nothing was changed" in error
@@ -394,7 +394,7 @@ def test_sighup_applies_the_file(lab):
     before = state(router)
     for text, why in [
         ("turnpike.port", "SIGHUP: refused, the router goes on as it is: .*router.lua:1"),
-        (BASE.replace("mbufs = 8192", "mbufs = 8192, no_huge = true"), "SIGHUP: refused, .*only a restart can change: memory: no_huge"),
+        (BASE.replace("mbufs = 16384", "mbufs = 16384, no_huge = true"), "SIGHUP: refused, .*only a restart can change: memory: no_huge"),
         (BASE + "turnpike.port 'x' { device = 'nowhere' }\n", "SIGHUP: refused, .*device nowhere not found"),
     ]:
         hang_up(router, text, why)

@@ -202,7 +202,7 @@ def test_simple_forward_chains_become_filters(host, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rule", "named", "reason"),
+    ("rule", "named", "because"),
     [
         ("ct state established accept", 2, "it depends on connections"),
         ("limit rate 5/second burst 7 packets drop", 2, "it depends on numbers of packets"),
@@ -210,7 +210,7 @@ def test_simple_forward_chains_become_filters(host, tmp_path):
         ("meta mark 0x00000001 drop", 1, '"meta mark" has no counterpart'),
     ],
 )
-def test_other_forward_chains_are_refused_and_bypassed(host, rule, named, reason):
+def test_other_forward_chains_are_refused_and_bypassed(host, rule, named, because):
     host.nft("add table inet f", FORWARD % "drop", "add rule inet f forward ip daddr 10.0.0.1 accept", f"add rule inet f forward {rule}")
     told = host.doctor()
     (refused,) = [one for one in told["rules"] if one["action"] == "refuse"]
@@ -219,7 +219,7 @@ def test_other_forward_chains_are_refused_and_bypassed(host, rule, named, reason
     assert refused["way_out"] == "remove them, or say --bypass nftables"
     texts = [each["text"] for each in refused["place"]["chain"]["rules"]]
     assert texts == ["ip daddr 10.0.0.1 accept", rule]
-    assert reason in told["why_not"][0]["reason"], told["why_not"]
+    assert because in told["why_not"][0]["reason"], told["why_not"]
     assert told["verdict"] == "refused, because of: nftables"
     told = host.doctor("--bypass", "nftables")
     assert told["verdict"] == "accelerated; bypassed as requested: nftables" and told["worst"] == "warning"

@@ -11,7 +11,8 @@ from lib.frr import Frr
 from lib.kernel import forwarder
 from lib.router import binary
 
-pytestmark = pytest.mark.skipif(forwarder() != "turnpike", reason="it is a command of Turnpike")
+# Each attaches programs or starts many routers: beside each other they would hold the kernel's locks for seconds.
+pytestmark = [pytest.mark.skipif(forwarder() != "turnpike", reason="it is a command of Turnpike"), pytest.mark.xdist_group("fabric")]
 
 QUICK = ("--quiet", "1s", "--timeout", "40s")
 

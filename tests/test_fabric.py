@@ -16,7 +16,8 @@ from lib.fabric import EXAMPLE, Failed, Fabric, Stream, inventory, prefix, run, 
 from lib.kernel import forwarder
 from lib.router import binary
 
-pytestmark = pytest.mark.skipif(forwarder() != "turnpike", reason="it is an example of Turnpike")
+# Each attaches programs or starts many routers: beside each other they would hold the kernel's locks for seconds.
+pytestmark = [pytest.mark.skipif(forwarder() != "turnpike", reason="it is an example of Turnpike"), pytest.mark.xdist_group("fabric")]
 
 PLAYBOOK = shutil.which("ansible-playbook", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 

@@ -36,7 +36,7 @@ def check(directory, text):
     ('turnpike.graph:instert_after("a", "b")', "did you mean \"insert_after\"?"),
     ('turnpike.graph:remove("ip4-tt")', 'r.lua:3: graph: step "ip4-tt" not found in the graph; did you mean "ip4-ttl"? known: mirror-in, sample-in, bond-input, vlan-input, classify'),
     ('turnpike.graph:path("ip4-validate.okk", "drop")', 'output "okk" not found; did you mean "ok"? known: ok'),
-    ('turnpike.stepp "x" {}', 'r.lua:3: turnpike.stepp unknown; did you mean "step"? known: port, bond, vlan, loopback, route'),
+    ('turnpike.stepp "x" {}', 'r.lua:3: turnpike.stepp unknown; did you mean "step"? known: port, accelerate, bond, vlan, loopback, route'),
     ("while true do end", "r.lua:3: the script ran longer than 5 s and was stopped"),
     ('turnpike.next_hop "b" { via = "192.0.2.1" }', 'r.lua:3: next_hop "b": via "192.0.2.1" is unreachable'),
     ('turnpike.next_hop "b" { via = { "10.0.1.2", "fd00::1" } }', "gateways of both families"),
@@ -70,7 +70,7 @@ def test_refused_lines_of_a_table_have_numbers_and_an_exit_status(tmp_path):
 
 @pytest.mark.parametrize("arguments, expected", [
     (["show", "prots"], '"prots": unknown; did you mean "ports"? known: ports, interfaces, bonds, routes, '),
-    (["sho", "ports"], '"sho": unknown; did you mean "show"? known: run, hold, check, '),
+    (["sho", "ports"], '"sho": unknown; did you mean "show"? known: run, accelerate, hold, check, '),
     (["show", "ports", "--ofloads"], '"--ofloads": unknown; did you mean "--offloads"? known: --offloads, --link, '),
     (["route", "add", "10.0.0.0/8", "vai", "10.0.1.2"], '"vai": not expected here; did you mean "via"? known: via ADDRESS'),
     (["neighbour", "add", "10.0.1.7", "lladr", "x", "dev", "y"], 'did you mean "lladdr"? known: lladdr, dev'),

@@ -27,7 +27,7 @@ def with_memory(mbufs):
     return PLAIN_PORTS.replace('"turnpike"\n', f'"turnpike"; turnpike.memory {{ mbufs = {mbufs} }}\n')
 
 
-PORTS = with_memory(8192)
+PORTS = with_memory(16384)
 
 # The drivers for a kernel interface.
 DRIVERS = ["af_xdp", "af_packet"]
