@@ -25,6 +25,7 @@ use super::super::lease::Keeper;
 use super::super::ports::OpenPort;
 use super::Owner;
 use super::kernel_rules::{KernelRules, Verdict};
+use super::state::Devices;
 use super::turn::Turn;
 
 /// Ticks between two looks at settings of which there was no notification.
@@ -47,7 +48,10 @@ pub(super) struct Accelerated {
     interfaces: BTreeMap<PortId, Now>,
     /// The kernel's rules; `None` before they are read for the first time.
     rules: Option<KernelRules>,
-    verdict: Option<Verdict>,
+    /// The reasons for which the kernel's rules let nothing be accelerated; `None` before they are read.
+    obstacles: Option<Vec<String>>,
+    /// Destinations whose packets stay with the kernel by its rules.
+    stay: BTreeSet<IpNet>,
     /// Keeps the programs taking packets.
     keeper: Option<Keeper>,
     /// Set at the end: nothing is taken any more.
@@ -106,7 +110,7 @@ impl Treatments for Fib<'_> {
     fn of(&self, prefix: IpNet) -> Option<bool> {
         let own = self.rib.treatment(VrfId::DEFAULT, prefix).map(|of| of == Treatment::Forwarded);
         match self.stays(prefix) {
-            true => own.map(|_| false).or_else(|| self.stay.contains(&prefix).then_some(false)),
+            true => (own.is_some() || self.stay.contains(&prefix)).then_some(false),
             false => own,
         }
     }
@@ -135,10 +139,6 @@ impl Accelerated {
         rib.follow_installed(VrfId::DEFAULT);
         let all = rib.treatments(VrfId::DEFAULT);
         self.boundaries = Boundaries::of(all.map(|(net, of)| (net, of == Treatment::Forwarded)));
-        self.behind = self.verdict.iter().flat_map(|verdict| &verdict.stay).copied().collect();
-        for prefix in self.behind.clone() {
-            self.behind.extend(within(rib, prefix));
-        }
         for change in self.boundaries.iter() {
             make(&prefixes, change, &mut self.refused);
         }
@@ -146,6 +146,8 @@ impl Accelerated {
         self.keeper =
             Some(keeper.map_err(|error| Errno::try_from(error).unwrap_or(Errno::EAGAIN))?);
         self.prefixes = Some(prefixes);
+        let stay = self.stay.clone();
+        self.treat_anew(&stay, rib);
         Ok(())
     }
 
@@ -153,9 +155,7 @@ impl Accelerated {
     pub(super) fn follow(&mut self, rib: &mut Rib, has_time: impl Fn() -> bool) {
         let Some(prefixes) = &self.prefixes else { return };
         self.behind.append(&mut rib.drain_installed(VrfId::DEFAULT));
-        let none = BTreeSet::new();
-        let stay = self.verdict.as_ref().map_or(&none, |verdict| &verdict.stay);
-        let fib = Fib { rib, stay };
+        let fib = Fib { rib, stay: &self.stay };
         while has_time()
             && let Some(prefix) = self.behind.pop()
         {
@@ -172,29 +172,38 @@ impl Accelerated {
 
     /// Reads the kernel's rules again, for another configuration. Until then all packets are the kernel's.
     pub(super) fn read_rules_anew(&mut self) {
-        (self.rules, self.verdict) = (None, None);
+        (self.rules, self.obstacles) = (None, None);
     }
 
     /// Takes up a change of the kernel's rules. The destinations that stay with the kernel are in the maps before this
     /// returns; those that no longer do follow like changes of routes.
     fn follow_rules(&mut self, config: &Config, rib: &mut Rib) {
-        let Some(new) = self.rules.as_ref().and_then(|rules| rules.news(config)) else { return };
-        let old = self.verdict.replace(new.clone()).unwrap_or_default();
-        for obstacle in new.obstacles.iter().filter(|one| !old.obstacles.contains(one)) {
+        let Some(Verdict { obstacles, stay }) =
+            self.rules.as_ref().and_then(|rules| rules.news(config))
+        else {
+            return;
+        };
+        let known = self.obstacles.take().unwrap_or_default();
+        for obstacle in obstacles.iter().filter(|one| !known.contains(one)) {
             tracing::warn!("accelerate: all packets stay with the kernel: {obstacle}");
         }
-        if self.prefixes.is_none() {
-            return;
+        self.obstacles = Some(obstacles);
+        let changed: BTreeSet<IpNet> = self.stay.symmetric_difference(&stay).copied().collect();
+        self.stay = stay;
+        for prefix in &changed {
+            let now =
+                if self.stay.contains(prefix) { "stay with the kernel" } else { "are accelerated" };
+            tracing::info!("accelerate: packets to {prefix} {now}");
         }
-        let mut changed: Vec<IpNet> = old.stay.symmetric_difference(&new.stay).copied().collect();
-        for prefix in changed.clone() {
-            tracing::info!(
-                "accelerate: packets to {prefix} {}",
-                if new.stay.contains(&prefix) { "stay with the kernel" } else { "are accelerated" }
-            );
-            changed.extend(within(rib, prefix));
+        self.treat_anew(&changed, rib);
+    }
+
+    /// Brings these prefixes, and all within them, into the maps by their present treatment.
+    fn treat_anew(&mut self, changed: &BTreeSet<IpNet>, rib: &mut Rib) {
+        for prefix in changed {
+            self.behind.push(*prefix);
+            self.behind.extend(within(rib, *prefix));
         }
-        self.behind.append(&mut changed);
         self.follow(rib, || true);
     }
 }
@@ -226,18 +235,22 @@ fn make(prefixes: &Prefixes, change: Change, refused: &mut BTreeSet<IpNet>) {
     }
 }
 
+/// Returns the ports whose interfaces are accelerated.
+fn accelerated(devices: &Devices) -> impl Iterator<Item = (&OpenPort, &dpdk::Acceleration)> {
+    devices.ports.iter().filter_map(|open| Some((open, open.port.acceleration()?)))
+}
+
 impl Owner {
     /// Begins when the FIB is complete, and follows the kernel's settings.
     pub(super) fn look_at_accelerated(&mut self) {
         if self.accelerated.ended || !self.serving.ready {
             return;
         }
-        let accelerated = |open: &&OpenPort| open.port.acceleration().is_some();
-        let open: Vec<&OpenPort> = self.devices.ports.iter().filter(accelerated).collect();
-        let longest = open.iter().map(|open| self.mtu_of(open)).min();
+        let longest = accelerated(&self.devices).map(|(open, _)| self.mtu_of(open)).min();
         let Some(longest) = longest else { return };
         if self.accelerated.rules.is_none() {
-            let names: Vec<String> = open.iter().map(|open| open.name.clone()).collect();
+            let names: Vec<String> =
+                accelerated(&self.devices).map(|(open, _)| open.name.clone()).collect();
             match KernelRules::start(&names, &self.configurations.current.acceleration.bypass) {
                 Ok(rules) => self.accelerated.rules = Some(rules),
                 Err(error) => {
@@ -246,10 +259,7 @@ impl Owner {
             }
         }
         self.accelerated.follow_rules(&self.configurations.current, &mut self.routing.rib);
-        let open: Vec<&OpenPort> = self.devices.ports.iter().filter(accelerated).collect();
-        let wanted: Vec<_> =
-            open.into_iter().map(|open| (open.id, self.wanted(open, longest))).collect();
-        if self.accelerated.prefixes.is_none() && self.accelerated.verdict.is_some() {
+        if self.accelerated.prefixes.is_none() && self.accelerated.obstacles.is_some() {
             let begun = Instant::now();
             if let Err(errno) = self.accelerated.begin(&mut self.routing.rib) {
                 tracing::error!(
@@ -267,6 +277,10 @@ impl Owner {
         if let Some(keeper) = &self.accelerated.keeper {
             keeper.owner_is_there();
         }
+        // After the maps: what they have no room for is a reason to take nothing.
+        let wanted: Vec<_> = accelerated(&self.devices)
+            .map(|(open, acceleration)| (open.id, self.wanted(open, acceleration, longest)))
+            .collect();
         self.accelerated.interfaces.retain(|id, _| wanted.iter().any(|(of, _)| of == id));
         for (id, now) in wanted {
             self.take(id, now);
@@ -278,7 +292,7 @@ impl Owner {
     }
 
     /// Returns the packets that an interface is to take.
-    fn wanted(&self, open: &OpenPort, longest: u16) -> Now {
+    fn wanted(&self, open: &OpenPort, acceleration: &dpdk::Acceleration, longest: u16) -> Now {
         let sysctls = Sysctls::of(&open.name);
         let full = (!self.accelerated.refused.is_empty())
             .then(|| "the XDP programs have no room for the routes".to_owned());
@@ -288,9 +302,9 @@ impl Owner {
                     .to_owned()
             })
         };
-        let obstacle = match &self.accelerated.verdict {
+        let obstacle = match &self.accelerated.obstacles {
             None => Some("the kernel's rules are being read".to_owned()),
-            Some(verdict) => verdict.obstacles.first().cloned(),
+            Some(obstacles) => obstacles.first().cloned(),
         };
         let full = obstacle.or(full);
         let off = |on: bool, sysctl: String| (!on).then(|| format!("{sysctl} is 0"));
@@ -299,8 +313,7 @@ impl Owner {
         let ip6_sysctl = "net.ipv6.conf.all.forwarding".to_owned();
         let ip6 = full.or_else(|| off(sysctls.ip6_forwarding, ip6_sysctl));
         let taken = Taken { mac: open.port.mac(), longest, ip4: ip4.is_none(), ip6: ip6.is_none() };
-        let program = open.port.acceleration().map_or(0, dpdk::Acceleration::number);
-        Now { program, taken, ip4, ip6 }
+        Now { program: acceleration.number(), taken, ip4, ip6 }
     }
 
     /// Has an interface take other packets than before.
@@ -335,12 +348,7 @@ impl Owner {
     /// taken. To be called while they run.
     pub(super) fn leave_to_kernel(&mut self) {
         self.accelerated.ended = true;
-        let ports: Vec<_> = self
-            .devices
-            .ports
-            .iter()
-            .filter_map(|open| open.port.acceleration().map(|acceleration| (open, acceleration)))
-            .collect();
+        let ports: Vec<_> = accelerated(&self.devices).collect();
         if ports.is_empty() {
             return;
         }
@@ -373,8 +381,7 @@ impl Owner {
 
     /// Returns the report about the accelerated interfaces.
     pub(super) fn acceleration(&self) -> report::Acceleration {
-        let interfaces = self.devices.ports.iter().filter_map(|open| {
-            let acceleration = open.port.acceleration()?;
+        let interfaces = accelerated(&self.devices).map(|(open, acceleration)| {
             let now = self.accelerated.interfaces.get(&open.id);
             let family = |taken: fn(&Taken) -> bool, why: fn(&Now) -> &Option<String>| {
                 let why = match now {
@@ -386,7 +393,7 @@ impl Owner {
             };
             let counts = acceleration.counts().unwrap_or_default();
             let outcomes = Outcome::ALL.map(Outcome::name).map(str::to_owned).into_iter();
-            Some(report::AcceleratedInterface {
+            report::AcceleratedInterface {
                 name: open.name.clone(),
                 mode: if acceleration.generic().is_none() { "native" } else { "generic" }
                     .to_owned(),
@@ -395,7 +402,7 @@ impl Owner {
                 ip6: family(|of| of.ip6, |of| &of.ip6),
                 longest: now.map_or(0, |now| now.taken.longest),
                 packets: outcomes.zip(counts).collect(),
-            })
+            }
         });
         report::Acceleration {
             interfaces: interfaces.collect(),

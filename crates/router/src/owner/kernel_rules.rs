@@ -27,7 +27,7 @@ pub(super) struct KernelRules {
 }
 
 /// The effect of the kernel's rules on acceleration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Verdict {
     /// The reasons for which nothing is accelerated.
     pub(super) obstacles: Vec<String>,
