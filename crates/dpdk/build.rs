@@ -6,10 +6,13 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Included by all sources.
+const HEADER: &str = "src/port/xdp.bpf.h";
 const SOURCES: [&str; 2] = ["src/port/control.bpf.c", "src/port/accelerate.bpf.c"];
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed={HEADER}");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     for source in SOURCES {
         println!("cargo:rerun-if-changed={source}");

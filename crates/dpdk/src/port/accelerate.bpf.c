@@ -12,39 +12,11 @@
  * sockets of this name and this number of its contract in the metadata. It attaches none of its own then.
  */
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "xdp.bpf.h"
 
-/* linux/bpf.h, whose own headers are elsewhere on each architecture. */
-struct xdp_md {
-	u32 data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex;
-};
-enum { XDP_PASS = 2, XDP_REDIRECT = 4 };
-enum {
-	BPF_MAP_TYPE_ARRAY = 2,
-	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
-	BPF_MAP_TYPE_LPM_TRIE = 11,
-	BPF_MAP_TYPE_XSKMAP = 17,
-};
-enum { BPF_F_NO_PREALLOC = 1, BPF_F_MMAPABLE = 1 << 10 };
-static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static u64 (*const bpf_ktime_get_coarse_ns)(void) = (void *)160;
-static long (*const bpf_redirect_map)(void *map, u64 key, u64 flags) = (void *)51;
 
-#define SECTION(name) __attribute__((section(name), used))
-#define INLINE static inline __attribute__((always_inline))
-#define NETWORK(number) __builtin_bswap16(number)
-
-enum {
-	ETHERNET = 14,
-	ETHERTYPE_IPV4 = 0x0800,
-	ETHERTYPE_IPV6 = 0x86dd,
-	IPV4 = 20,
-	IPV6 = 40,
-	HOP_BY_HOP = 0,
-};
+enum { HOP_BY_HOP = 0 };
 
 /* Outcomes, in the order of `Outcome` in accelerate.rs. */
 enum outcome {

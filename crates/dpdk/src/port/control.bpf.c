@@ -11,34 +11,14 @@
  * headers fit no rule; of IPv4 fragments only the protocol is looked at. Numbers in keys are in network byte order.
  */
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "xdp.bpf.h"
 
-/* linux/bpf.h, whose own headers are elsewhere on each architecture. */
-struct xdp_md {
-	u32 data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex;
-};
-enum { XDP_PASS = 2 };
-enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_XSKMAP = 17 };
-enum { BPF_F_NO_PREALLOC = 1 };
-static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
-static long (*const bpf_redirect_map)(void *map, u64 key, u64 flags) = (void *)51;
-
-#define SECTION(name) __attribute__((section(name), used))
-#define INLINE static inline __attribute__((always_inline))
 #define NETWORK(number) __builtin_bswap16(number)
 
 enum {
-	ETHERNET = 14,
 	TAG = 4,
-	ETHERTYPE_IPV4 = 0x0800,
 	ETHERTYPE_VLAN = 0x8100,
 	ETHERTYPE_QINQ = 0x88a8,
-	ETHERTYPE_IPV6 = 0x86dd,
-	IPV4 = 20,
-	IPV6 = 40,
 	/* More fragments, or an offset (RFC 791 3.1). */
 	FRAGMENT = 0x3fff,
 	ICMP = 1,
