@@ -124,14 +124,23 @@ pub trait FrameDevice: Send + Sync {
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()>;
     /// Returns true if frames have headers.
     fn has_headers(&self) -> bool;
-    /// Sets whether the kernel may leave checksums and segmentation to the reader.
-    fn set_segmentation(&self, on: bool) -> io::Result<()>;
+    /// Sets whether the kernel may leave checksums and segmentation to the reader; only to that of a TAP.
+    fn set_segmentation(&self, _on: bool) -> io::Result<()> {
+        Ok(())
+    }
     /// Returns the descriptor that becomes readable when the kernel has sent a frame; `None`: frames are read elsewhere.
-    fn fd(&self) -> Option<BorrowedFd<'_>>;
-    /// Gives it another MAC and MTU, by its name, on a thread in its namespace.
-    fn change(&self, name: &str, mac: MacAddr, mtu: u16) -> Result<()>;
-    /// Sets whether it stays when no process uses it.
-    fn set_lasting(&self, lasting: bool) -> io::Result<()>;
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// Gives it another MAC and MTU, by its name, on a thread in its namespace; only to a TAP: an interface of the kernel's
+    /// has its own.
+    fn change(&self, _name: &str, _mac: MacAddr, _mtu: u16) -> Result<()> {
+        Ok(())
+    }
+    /// Sets whether it stays when no process uses it; only a TAP may not.
+    fn set_lasting(&self, _lasting: bool) -> io::Result<()> {
+        Ok(())
+    }
     /// Has the kernel look for nobody behind it, by its name, on a thread in its namespace; only a TAP does.
     fn isolate(&self, _name: &str) -> Result<()> {
         Ok(())

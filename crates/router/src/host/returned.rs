@@ -1,11 +1,8 @@
 //! Frames for the kernel on the device of an accelerated port, which has received them there.
 
 use std::io::{self, ErrorKind, IoSlice};
-use std::os::fd::BorrowedFd;
 
-use anyhow::Result;
 use dpdk::{Returner, VirtioHeader};
-use wire::MacAddr;
 
 use super::FrameDevice;
 
@@ -31,22 +28,5 @@ impl FrameDevice for ReturnDevice {
 
     fn has_headers(&self) -> bool {
         false
-    }
-
-    fn set_segmentation(&self, _: bool) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn change(&self, _: &str, _: MacAddr, _: u16) -> Result<()> {
-        // They are the kernel's.
-        Ok(())
-    }
-
-    fn set_lasting(&self, _: bool) -> io::Result<()> {
-        Ok(())
     }
 }

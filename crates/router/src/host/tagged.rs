@@ -9,14 +9,11 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, IoSlice};
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Weak};
 
-use anyhow::Result;
 use dataplane::lock::lock;
 use dataplane::vlan::Tag;
 use dpdk::VirtioHeader;
-use wire::MacAddr;
 use wire::ethernet::ADDRESSES_LEN;
 use wire::offload::{NEEDS_CHECKSUM, NetHeader};
 use zerocopy::{FromBytes, IntoBytes};
@@ -96,23 +93,6 @@ impl FrameDevice for TaggedDevice {
     fn has_headers(&self) -> bool {
         // One without, of an older router, is not found here: the TAP may not be open yet.
         lock(&self.below).upgrade().is_none_or(|device| device.has_headers())
-    }
-
-    fn set_segmentation(&self, _: bool) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn change(&self, _: &str, _: MacAddr, _: u16) -> Result<()> {
-        // The kernel's device follows the interface that it is on.
-        Ok(())
-    }
-
-    fn set_lasting(&self, _: bool) -> io::Result<()> {
-        Ok(())
     }
 }
 

@@ -6,7 +6,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
 use dpdk::VirtioHeader;
-use wire::MacAddr;
 use wire::offload::NetHeader;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -53,19 +52,7 @@ impl FrameDevice for Device {
         true
     }
 
-    fn set_segmentation(&self, _: bool) -> io::Result<()> {
-        Ok(())
-    }
-
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(std::os::fd::AsFd::as_fd(&self.1))
-    }
-
-    fn change(&self, _: &str, _: MacAddr, _: u16) -> anyhow::Result<()> {
-        Ok(())
-    }
-
-    fn set_lasting(&self, _: bool) -> io::Result<()> {
-        Ok(())
     }
 }
