@@ -313,9 +313,9 @@ mod tests {
         assert!(child.wait().unwrap().success(), "{lines}");
     }
 
-    #[test]
-    fn announced_changes_are_heard() {
-        let test = || {
+    /// Runs a test with sockets in a namespace of its own, which has two interfaces; it gets them, and what drains them.
+    fn listen(test: impl FnOnce(&Sockets, &mut dyn FnMut() -> Change) + Send + 'static) {
+        let all = || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
                 .expect("the test runs as root");
             let (mut buffer, known) = (Vec::new(), Known::default());
@@ -323,7 +323,16 @@ mod tests {
             ip(
                 "link set lo up\nlink add v0 type veth peer name v1\nlink set v0 up\nlink set v1 up\n",
             );
-            while sockets.drain(&mut buffer, &known) != Change::default() {}
+            let mut drain = || sockets.drain(&mut buffer, &known);
+            while drain() != Change::default() {}
+            test(&sockets, &mut drain);
+        };
+        thread::spawn(all).join().unwrap();
+    }
+
+    #[test]
+    fn announced_changes_are_heard() {
+        listen(|_, drain| {
             let changes = [
                 "ip link set v0 alias x",
                 "ip rule add lookup 7",
@@ -339,30 +348,21 @@ mod tests {
                 let words: Vec<&str> = change.split(' ').collect();
                 let done = std::process::Command::new(words[0]).args(&words[1..]).status();
                 assert!(done.unwrap().success(), "{change}");
-                let heard = sockets.drain(&mut buffer, &known);
+                let heard = drain();
                 assert_eq!(heard, Change { any: true, routes: false }, "{change}");
-                while sockets.drain(&mut buffer, &known) != Change::default() {}
+                while drain() != Change::default() {}
             }
             ip("route add 10.1.0.0/16 dev v0\n");
-            assert_eq!(sockets.drain(&mut buffer, &known), Change::default(), "an ordinary route");
+            assert_eq!(drain(), Change::default(), "an ordinary route");
             ip("route add 10.2.0.0/16 dev v0 tos 8\n");
-            assert_eq!(sockets.drain(&mut buffer, &known), Change { any: false, routes: true });
-        };
-        thread::spawn(test).join().unwrap();
+            assert_eq!(drain(), Change { any: false, routes: true });
+        });
     }
 
     #[test]
     fn lost_notifications_are_a_change() {
-        let test = || {
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
-                .expect("the test runs as root");
-            let (mut buffer, known) = (Vec::new(), Known::default());
-            let sockets = Sockets::open().unwrap();
-            ip(
-                "link set lo up\nlink add v0 type veth peer name v1\nlink set v0 up\nlink set v1 up\n",
-            );
-            while sockets.drain(&mut buffer, &known) != Change::default() {}
-            assert_eq!(sockets.drain(&mut buffer, &known), Change::default(), "nothing happens");
+        listen(|sockets, drain| {
+            assert_eq!(drain(), Change::default(), "nothing happens");
             for socket in [&sockets.state, &sockets.routes] {
                 rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, 1).unwrap();
             }
@@ -373,9 +373,8 @@ mod tests {
                 )
             };
             ip(&(0..200).map(add).collect::<String>());
-            assert_eq!(sockets.drain(&mut buffer, &known), Change { any: true, routes: true });
-        };
-        thread::spawn(test).join().unwrap();
+            assert_eq!(drain(), Change { any: true, routes: true });
+        });
     }
 
     const ANY: Change = Change { any: true, routes: false };

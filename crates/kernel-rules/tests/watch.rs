@@ -68,6 +68,16 @@ fn has(inspection: &Inspection, kind: Kind, action: Action) -> bool {
     inspection.findings.iter().any(|finding| finding.kind == kind && finding.action == action)
 }
 
+/// Makes each change, and reverses it: findings of its kind ask for the action meanwhile, and only then.
+fn each(watched: &Watched, changes: &[(Kind, &str, &str)], action: Action) {
+    for &(kind, change, reversal) in changes {
+        run(change);
+        watched.until(change, |now| has(now, kind, action));
+        run(reversal);
+        watched.until(reversal, |now| !has(now, kind, action));
+    }
+}
+
 #[test]
 fn each_change_is_noticed_and_each_reversal() {
     in_namespace(|| {
@@ -88,12 +98,7 @@ fn each_change_is_noticed_and_each_reversal() {
                 "ip link del m0",
             ),
         ];
-        for (kind, change, reversal) in changes {
-            run(change);
-            watched.until(change, |now| has(now, kind, Action::Refuse));
-            run(reversal);
-            watched.until(reversal, |now| !has(now, kind, Action::Refuse));
-        }
+        each(&watched, &changes, Action::Refuse);
         let routes = [
             (
                 Kind::Routes,
@@ -107,12 +112,7 @@ fn each_change_is_noticed_and_each_reversal() {
                 "ip link set eth0 down",
             ),
         ];
-        for (kind, change, reversal) in routes {
-            run(change);
-            watched.until(change, |now| has(now, kind, Action::Stay));
-            run(reversal);
-            watched.until(reversal, |now| !has(now, kind, Action::Stay));
-        }
+        each(&watched, &routes, Action::Stay);
     });
 }
 

@@ -95,6 +95,13 @@ impl Machine {
         names
     }
 
+    /// Returns the numbers of an interface's receive and transmit queues; 0 if it is absent.
+    pub fn queues(&self, interface: &str) -> (usize, usize) {
+        let queues = self.names(&format!("/sys/class/net/{interface}/queues"));
+        let count = |start: &str| queues.iter().filter(|queue| queue.starts_with(start)).count();
+        (count("rx-"), count("tx-"))
+    }
+
     /// Returns the last component of a symbolic link's target.
     pub fn link(&self, path: &str) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;

@@ -4,7 +4,6 @@
 //! routes and neighbours stay the kernel's.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,6 +14,7 @@ use clap::Args;
 use control::config::{self, Config};
 use control::netlink::inventory::{Described, interfaces};
 use kernel_rules::{Inspection, Kind};
+use machine::Machine;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use router::acceleration::{Interface, configuration, obstacles, rules_options};
 use router::{ConfigSource, Language, Program};
@@ -86,7 +86,9 @@ pub fn accelerate(args: &AccelerateArgs, program: &Program) -> Result<()> {
             "the kernel's forward chains are followed as filters; turnpike show filters has them"
         );
     }
-    let queued = |name: &String| Interface { name: name.clone(), queues: receive_queues(name) };
+    let machine = Machine::here();
+    let queued =
+        |name: &String| Interface { name: name.clone(), queues: machine.queues(name).0.max(1) };
     let interfaces: Vec<Interface> = names.iter().map(queued).collect();
     let text = configuration(&interfaces, &args.bypass, &filters);
     let config = program.parse(&file, &text)?;
@@ -129,14 +131,6 @@ pub fn check(config: &Config) -> Result<()> {
     let inspection = inspect(&names, &config.acceleration.bypass)?;
     problems.extend(obstacles(&inspection, config));
     if problems.is_empty() { Ok(()) } else { Err(anyhow!(problems.join("\n"))) }
-}
-
-/// Returns the number of an interface's receive queues; 1 if it cannot be read.
-fn receive_queues(name: &str) -> usize {
-    let queues = fs::read_dir(Path::new("/sys/class/net").join(name).join("queues"));
-    let is_receive =
-        |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(b"rx-");
-    queues.into_iter().flatten().flatten().filter(is_receive).count().max(1)
 }
 
 fn inspect(names: &[String], bypass: &BTreeSet<Kind>) -> Result<Inspection> {

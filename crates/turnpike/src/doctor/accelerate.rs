@@ -119,14 +119,12 @@ fn of_interface(machine: &Machine, interface: &kernel_rules::Interface) -> Vec<F
         (None, "") => "driver unknown".to_owned(),
         (None, kind) => kind.to_owned(),
     };
-    let queues = machine.names(&format!("/sys/class/net/{name}/queues"));
-    let count = |start: &str| queues.iter().filter(|queue| queue.starts_with(start)).count();
+    let (receive, transmit) = machine.queues(name);
     let Some(state) = machine.interface(name) else {
         return vec![Finding::unknown(CHECK, &format!("/sys/class/net/{name}"))];
     };
     let mtu = state.mtu.unwrap_or_default();
-    let found =
-        format!("{name}: {driver}, queues: {} rx, {} tx, MTU {mtu}", count("rx-"), count("tx-"));
+    let found = format!("{name}: {driver}, queues: {receive} rx, {transmit} tx, MTU {mtu}");
     let mut all = vec![Finding::ok(CHECK, found)];
     if !state.up {
         let finding = Finding::warning(CHECK, format!("{name} is down"));

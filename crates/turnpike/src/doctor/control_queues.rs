@@ -54,8 +54,7 @@ fn of_interface(patient: &Patient<'_>, port: &Port, interface: &str) -> Finding 
         let found = format!("port \"{name}\": Linux {major}.{minor} has no tcx, Linux 6.6 has");
         return Finding::warning(CHECK, found).cost("The port has no queue for control traffic.");
     }
-    let queues = patient.machine.names(&format!("/sys/class/net/{interface}/queues"));
-    let have = queues.iter().filter(|queue| queue.starts_with("rx-")).count();
+    let (have, _) = patient.machine.queues(interface);
     if have > port.queues {
         let found = format!(
             "port \"{name}\": {interface} has {have} receive queues and the port uses {}",
