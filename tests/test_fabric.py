@@ -6,7 +6,9 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -62,8 +64,8 @@ def test_a_killed_spine_takes_no_more_than_its_share_until_bfd_notices(fabric):
     assert account.lost[-1] < account.sent - account.rate, (account.lost[-1], account.sent)
 
 
-def playbook(fabric, tmp_path, change=None, *options):
-    """Runs the playbook with a changed inventory; returns it completed."""
+def playbook(fabric, tmp_path, change=None, *options, play="site.yml"):
+    """Runs a playbook with a changed inventory; returns it completed."""
     described = fabric.for_ansible()
     if change:
         change(described["all"]["children"], described["all"]["vars"])
@@ -71,7 +73,7 @@ def playbook(fabric, tmp_path, change=None, *options):
     file.write_text(json.dumps(described))
     environment = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_LOCAL_TEMP": str(tmp_path / "local"), "HOME": str(tmp_path)}
     return subprocess.run(
-        [PLAYBOOK, "site.yml", "-i", file, *options], cwd=EXAMPLE / "ansible", env=environment,
+        [PLAYBOOK, play, "-i", file, *options], cwd=EXAMPLE / "ansible", env=environment,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
     )
 
@@ -136,6 +138,77 @@ def test_a_router_that_fails_returns_and_the_others_are_untouched(fabric, tmp_pa
     assert "10.254.0.9" not in fabric.nodes["spine2"].command("show", "interfaces")
     assert after["leaf2"] == before["leaf2"]
     assert stream.stop().lost == []
+
+
+@contextmanager
+def restarts(fabric, directory):
+    """Restarts routers at the request of a command, as systemd does; yields the command of a router, and the names of
+    those that were restarted."""
+    done, ended = [], threading.Event()
+
+    def serve():
+        while not ended.wait(0.05):
+            for request in directory.glob("*.restart"):
+                fabric.nodes[request.stem].restart()
+                done.append(request.stem)
+                request.unlink()
+
+    def command(name):
+        request = directory / f"{name}.restart"
+        return ["sh", "-c", f"touch {request}; while [ -e {request} ]; do sleep 0.05; done"]
+
+    server = threading.Thread(target=serve)
+    server.start()
+    try:
+        yield command, done
+    finally:
+        ended.set()
+        server.join()
+
+
+def test_an_upgrade_of_all_routers_loses_nothing(fabric, tmp_path):
+    processes = {router.name: router.process.pid for router in fabric.routers()}
+    stream = Stream(fabric, "server1", "server2", rate=500)
+    with restarts(fabric, tmp_path) as (command, done):
+        def commands(children, common):
+            for group in ("spines", "leaves"):
+                for name, variables in children[group]["hosts"].items():
+                    variables["fabric_restart"] = command(name)
+
+        play = playbook(fabric, tmp_path, commands, play="upgrade.yml")
+    account = stream.stop()
+    assert play.returncode == 0, play.stdout
+    assert done == ["spine1", "spine2", "leaf1", "leaf2"], "not one after the other"
+    assert all(router.process.pid != processes[router.name] for router in fabric.routers())
+    assert account.lost == [] and account.twice == 0, vars(account)
+
+
+def test_an_upgrade_ends_at_the_first_router_that_fails(fabric, tmp_path):
+    def failing(children, common):
+        children["spines"]["hosts"]["spine1"]["fabric_restart"] = ["false"]
+
+    stream = Stream(fabric, "server1", "server2", rate=500)
+    play = playbook(fabric, tmp_path, failing, play="upgrade.yml")
+    assert play.returncode != 0 and "fatal: [spine1]" in play.stdout, play.stdout
+    assert list(changes(play)) == ["spine1"]
+    # It stays drained: the leaves have the other spine.
+    assert fabric.paths("leaf1", "10.2.0.2") == 1
+    fabric.nodes["spine1"].undrain()
+    fabric.converged()
+    assert stream.stop().lost == []
+
+
+def test_frr_of_a_drained_router_restarts_without_loss(fabric):
+    spine = fabric.nodes["spine1"]
+    stream = Stream(fabric, "host1", "host2", rate=500)
+    sessions = spine.sessions()
+    spine.drain()
+    spine.restart_daemon("bgpd")
+    assert wait_for(lambda: spine.sessions() == sessions, 60)
+    spine.undrain()
+    fabric.converged()
+    account = stream.stop()
+    assert account.lost == [] and account.twice == 0, account.outage_ms()
 
 
 def of_one_link(fabric, tmp_path):

@@ -175,16 +175,31 @@ class Node:
         # Its absence would be logged.
         (self.files[0] / "vtysh.conf").touch()
         for daemon in DAEMONS:
-            options = ["-s", 8_000_000] if daemon == "zebra" else []
-            with open(self.fabric.directory / f"{self.name}.{daemon}.log", "wb") as log:
-                self.daemons[daemon] = self.space.spawn(
-                    FRR / daemon, "-N", self.space.name, "-P", 0, *options, stdout=log, stderr=log)
-            answers = lambda daemon=daemon: "FRRouting" in self.vtysh("show version", daemon=daemon, check=False)  # noqa: E731
-            if not wait_for(answers, 60, 0.05):
-                raise Failed(f"{daemon} of {self.name} does not answer:\n{self.log(daemon)}")
+            self._start_daemon(daemon)
+        self._configure()
+
+    def _start_daemon(self, daemon):
+        options = ["-s", 8_000_000] if daemon == "zebra" else []
+        with open(self.fabric.directory / f"{self.name}.{daemon}.log", "ab") as log:
+            self.daemons[daemon] = self.space.spawn(
+                FRR / daemon, "-N", self.space.name, "-P", 0, *options, stdout=log, stderr=log)
+        answers = lambda: "FRRouting" in self.vtysh("show version", daemon=daemon, check=False)  # noqa: E731
+        if not wait_for(answers, 60, 0.05):
+            raise Failed(f"{daemon} of {self.name} does not answer:\n{self.log(daemon)}")
+
+    def _configure(self):
+        """Gives FRR's daemons their configuration."""
         said = run("vtysh", "-N", self.space.name, "-b", check=False)
         if "%" in said or "error" in said.lower():
             raise Failed(f"FRR's configuration of {self.name}: {said}")
+
+    def restart_daemon(self, daemon):
+        """Kills a daemon of FRR and starts it again, as watchfrr does."""
+        process = self.daemons[daemon]
+        process.kill()
+        process.wait()
+        self._start_daemon(daemon)
+        self._configure()
 
     def vtysh(self, *commands, daemon=None, check=True):
         """Runs commands of FRR."""
