@@ -15,6 +15,7 @@ from lib.kernel import pings, reaches
 from lib.netns import wait_for
 from lib.raw import RawPort
 from lib.traffic import Sink, Stream, lost
+from test_privileges import assert_as_written
 
 # Each attaches programs or starts many routers: beside each other they would hold the kernel's locks for seconds.
 pytestmark = pytest.mark.xdist_group("accelerate")
@@ -84,6 +85,8 @@ def test_there_are_no_sockets_and_forwarders_do_nothing(lab, mode, has_sockets):
     stream.stop()
     assert (received(router) > before) == has_sockets
     assert router.show("acceleration")["in_kernel"] == (not has_sockets)
+    seen = assert_as_written(router)
+    assert "lease" in seen and ("bpf-grace" in seen) == (not has_sockets), seen
     assert ("XDP programs themselves" in router.command("accelerate", "--status").stdout) == (not has_sockets)
     router.stop()
 
