@@ -11,7 +11,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -22,7 +21,9 @@ use dataplane::grace::Grace;
 use dataplane::next_hop::NextHopCopy;
 use dpdk::KernelTables;
 use dpdk::qsbr::Qsbr;
-use fib::{GracePeriod, Lent4, Lent6, Table};
+use fib::{GracePeriod, Lent4, Lent6};
+
+use super::owner::NewFibs;
 
 /// The tables, and the end of programs that read them.
 #[derive(Clone)]
@@ -64,10 +65,7 @@ impl InKernel {
     ///
     /// # Errors
     /// The memory is too small.
-    pub fn fibs(
-        &self,
-        qsbr: &Arc<Qsbr>,
-    ) -> Result<(Box<dyn Table<Ipv4Addr>>, Box<dyn Table<Ipv6Addr>>), fib::Error> {
+    pub fn fibs(&self, qsbr: &Arc<Qsbr>) -> Result<NewFibs, fib::Error> {
         let tables = &self.tables;
         let four = Lent4 { first: tables.first4, long: tables.long4 };
         let used = (tables.nodes_shared(), tables.leaves_shared());
