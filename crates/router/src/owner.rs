@@ -37,6 +37,7 @@
 //! | `multicast.rs` | multicast routes |
 //! | `fibs.rs` | route tables of another structure |
 //! | `slow_path.rs` | another number of slow path workers |
+//! | `in_kernel.rs` | ways out of XDP programs that forward themselves |
 //! | `kernel_rules.rs` | the kernel's rules, as they concern accelerated interfaces |
 //! | `configurations.rs`, `apply.rs`, `history.rs` | changes to another configuration |
 //! | `ports.rs` | ports that come, go and change |
@@ -73,6 +74,7 @@ mod health;
 mod history;
 mod hotplug;
 mod imports;
+mod in_kernel;
 mod initial;
 mod interfaces;
 mod interference;

@@ -775,12 +775,18 @@ pub fn acceleration(report: &Acceleration) -> String {
     }
     right_align(&mut table, 1..report.interfaces.len() + 1);
     let lines = report.interfaces.iter().map(accelerated);
+    let lines = report
+        .in_kernel
+        .then(|| "forwarding by the XDP programs themselves".to_owned())
+        .into_iter()
+        .chain(lines);
     format!("{}\n\n{}", lines.collect::<Vec<_>>().join("\n"), finish(&table))
 }
 
 /// Formats the state of an accelerated interface.
 fn accelerated(interface: &AcceleratedInterface) -> String {
-    let AcceleratedInterface { name, mode, reason, ip4, ip6, longest, packets: _ } = interface;
+    let AcceleratedInterface { name, mode, reason, ip4, ip6, longest, closed, packets: _ } =
+        interface;
     let family = |name: &str, family: &AcceleratedFamily| match &family.reason {
         None => format!("{name} accelerated"),
         Some(reason) => format!("{name} by the kernel ({reason})"),
@@ -790,7 +796,9 @@ fn accelerated(interface: &AcceleratedInterface) -> String {
         Some(reason) => format!("{mode} ({reason})"),
     };
     let (ip4, ip6) = (family("IPv4", ip4), family("IPv6", ip6));
-    format!("{name}: {mode}, up to {longest} bytes, {ip4}, {ip6}")
+    let closed =
+        closed.as_ref().map_or(String::new(), |why| format!("; no packet leaves by it ({why})"));
+    format!("{name}: {mode}, up to {longest} bytes, {ip4}, {ip6}{closed}")
 }
 
 /// Formats one line a class, then the limits of ICMP errors.

@@ -24,6 +24,7 @@ use super::super::boundaries::{Boundaries, Change, Treatments};
 use super::super::lease::Keeper;
 use super::super::ports::OpenPort;
 use super::Owner;
+use super::in_kernel::{self, Ways};
 use super::kernel_rules::{KernelRules, Verdict};
 use super::state::Devices;
 use super::turn::Turn;
@@ -40,6 +41,8 @@ pub(super) struct Accelerated {
     /// The maps of the programs; `None`: no interface is accelerated, or the FIB is not complete yet.
     prefixes: Option<Arc<Prefixes>>,
     boundaries: Boundaries,
+    /// The ways out of programs that forward themselves, which need no boundaries; `None`: they do not.
+    ways: Option<Ways>,
     /// Changed prefixes of the FIB that the maps do not have yet.
     behind: Vec<IpNet>,
     /// Boundaries that the kernel refused; their packets may go the wrong way, so nothing is taken while there are any.
@@ -133,14 +136,12 @@ impl Accelerated {
         self.prefixes.is_some() && (!self.behind.is_empty() || rib.has_installed(VrfId::DEFAULT))
     }
 
-    /// Makes the maps from the whole FIB, and follows it from now on.
-    fn begin(&mut self, rib: &mut Rib) -> Result<(), Errno> {
+    /// Makes the maps from the whole FIB, and follows it from now on. Programs that forward themselves have the FIB.
+    fn begin(&mut self, rib: &mut Rib, in_kernel: bool) -> Result<(), Errno> {
         let prefixes = Prefixes::shared()?;
-        rib.follow_installed(VrfId::DEFAULT);
-        let all = rib.treatments(VrfId::DEFAULT);
-        self.boundaries = Boundaries::of(all.map(|(net, of)| (net, of == Treatment::Forwarded)));
-        for change in self.boundaries.iter() {
-            make(&prefixes, change, &mut self.refused);
+        match in_kernel {
+            true => self.ways = Some(Ways::new(&prefixes)?),
+            false => self.find_boundaries(&prefixes, rib),
         }
         let keeper = Keeper::start(prefixes.lease().clone());
         self.keeper =
@@ -149,6 +150,15 @@ impl Accelerated {
         let stay = self.stay.clone();
         self.treat_anew(&stay, rib);
         Ok(())
+    }
+
+    fn find_boundaries(&mut self, prefixes: &Prefixes, rib: &mut Rib) {
+        rib.follow_installed(VrfId::DEFAULT);
+        let all = rib.treatments(VrfId::DEFAULT);
+        self.boundaries = Boundaries::of(all.map(|(net, of)| (net, of == Treatment::Forwarded)));
+        for change in self.boundaries.iter() {
+            make(prefixes, change, &mut self.refused);
+        }
     }
 
     /// Brings changes of the FIB into the maps, as long as `has_time`.
@@ -200,6 +210,9 @@ impl Accelerated {
 
     /// Brings these prefixes, and all within them, into the maps by their present treatment.
     fn treat_anew(&mut self, changed: &BTreeSet<IpNet>, rib: &mut Rib) {
+        if let (Some(ways), Some(prefixes)) = (&self.ways, &self.prefixes) {
+            return ways.stay(prefixes, (changed, &self.stay), &mut self.refused);
+        }
         for prefix in changed {
             self.behind.push(*prefix);
             self.behind.extend(within(rib, *prefix));
@@ -251,7 +264,7 @@ impl Owner {
         if self.accelerated.rules.is_none() {
             let names: Vec<String> =
                 accelerated(&self.devices).map(|(open, _)| open.name.clone()).collect();
-            match KernelRules::start(&names, &self.configurations.current.acceleration.bypass) {
+            match KernelRules::start(&names, &self.configurations.current.acceleration) {
                 Ok(rules) => self.accelerated.rules = Some(rules),
                 Err(error) => {
                     tracing::error!("accelerate: {error}; all packets stay with the kernel")
@@ -261,7 +274,8 @@ impl Owner {
         self.accelerated.follow_rules(&self.configurations.current, &mut self.routing.rib);
         if self.accelerated.prefixes.is_none() && self.accelerated.obstacles.is_some() {
             let begun = Instant::now();
-            if let Err(errno) = self.accelerated.begin(&mut self.routing.rib) {
+            let in_kernel = self.configurations.current.acceleration.in_kernel;
+            if let Err(errno) = self.accelerated.begin(&mut self.routing.rib, in_kernel) {
                 tracing::error!(
                     "accelerate: no map of prefixes: {errno}; all packets stay with the kernel"
                 );
@@ -276,6 +290,10 @@ impl Owner {
         }
         if let Some(keeper) = &self.accelerated.keeper {
             keeper.owner_is_there();
+        }
+        if let Some(mut ways) = self.accelerated.ways.take() {
+            ways.follow(accelerated(&self.devices).map(|(open, _)| (open, self.mtu_of(open))));
+            self.accelerated.ways = Some(ways);
         }
         // After the maps: what they have no room for is a reason to take nothing.
         let wanted: Vec<_> = accelerated(&self.devices)
@@ -296,6 +314,9 @@ impl Owner {
         let sysctls = Sysctls::of(&open.name);
         let full = (!self.accelerated.refused.is_empty())
             .then(|| "the XDP programs have no room for the routes".to_owned());
+        let missing =
+            || self.accelerated.ways.as_ref().and_then(|_| in_kernel::missing(&self.routing.rib));
+        let full = full.or_else(missing);
         let strict = || {
             (sysctls.reverse_path == 1).then(|| {
                 "rp_filter is strict; make it loose: sysctl net.ipv4.conf.all.rp_filter=2"
@@ -358,6 +379,11 @@ impl Owner {
             }
         }
         self.accelerated.keeper = None;
+        if let Some(ways) = &self.accelerated.ways {
+            ways.wait();
+            tracing::info!("accelerate: all packets stay with the kernel");
+            return;
+        }
         let taken = |acceleration: &dpdk::Acceleration| {
             acceleration.counts().map_or(0, |counts| counts[Outcome::Redirected as usize])
         };
@@ -401,12 +427,19 @@ impl Owner {
                 ip4: family(|of| of.ip4, |of| &of.ip4),
                 ip6: family(|of| of.ip6, |of| &of.ip6),
                 longest: now.map_or(0, |now| now.taken.longest),
+                closed: self
+                    .accelerated
+                    .ways
+                    .as_ref()
+                    .and_then(|ways| ways.closed(open.id))
+                    .map(str::to_owned),
                 packets: outcomes.zip(counts).collect(),
             }
         });
         report::Acceleration {
             interfaces: interfaces.collect(),
             boundaries: self.accelerated.boundaries.len(),
+            in_kernel: self.accelerated.ways.is_some(),
         }
     }
 }

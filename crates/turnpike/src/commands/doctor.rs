@@ -48,6 +48,9 @@ struct AccelerateArgs {
     /// Kinds of rules that accelerated packets may bypass: nftables, iptables, nat, tc, rules, xfrm, …
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     bypass: Vec<Kind>,
+    /// For forwarding by XDP programs in the kernel
+    #[arg(long)]
+    in_kernel: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -81,9 +84,11 @@ pub fn doctor(args: &DoctorArgs, program: &Program) -> Result<(String, ExitCode)
 }
 
 fn of_acceleration(args: &AccelerateArgs) -> Result<(String, ExitCode)> {
-    let options = rules_options(&args.bypass.iter().copied().collect());
+    let options = rules_options(&args.bypass.iter().copied().collect(), args.in_kernel);
     let inspection = kernel_rules::inspect(&args.interfaces, &options)?;
-    let report = accelerate::examine(&Machine::here(), &netdev::xdp, &args.interfaces, &inspection);
+    let names = &args.interfaces;
+    let report =
+        accelerate::examine(&Machine::here(), &netdev::xdp, (names, args.in_kernel), &inspection);
     let status = ExitCode::from(report.exit_status());
     let text = match args.json {
         true => serde_json::to_string_pretty(&report)?,

@@ -2,8 +2,10 @@
 //! kernel, and reasons to refuse.
 
 use std::collections::BTreeSet;
+use std::io;
 
 use control::config::Device;
+use control::netlink::netdev::Xdp;
 use dataplane::polling::Wait;
 use kernel_rules::{Action, Family, Filters, Inspection, Kind, Packets, Unseen, WhyNot};
 use machine::Machine;
@@ -57,10 +59,14 @@ impl Report {
 pub fn examine(
     machine: &Machine,
     xdp: &AskXdp,
-    interfaces: &[String],
+    (interfaces, in_kernel): (&[String], bool),
     inspection: &Inspection,
 ) -> Report {
     let mut findings = of_machine(machine, xdp, inspection);
+    if in_kernel {
+        let interfaces = inspection.interfaces.iter();
+        findings.extend(interfaces.map(|one| of_way_out(&one.name, &xdp(&one.name))));
+    }
     findings.extend(inspection.interfaces.iter().flat_map(|one| of_interface(machine, one)));
     findings.extend(inspection.findings.iter().map(of_rule));
     findings.extend(inspection.unseen.iter().map(of_unseen));
@@ -108,6 +114,24 @@ fn of_machine(machine: &Machine, xdp: &AskXdp, inspection: &Inspection) -> Vec<F
         xdp,
     };
     CHECKS.iter().flat_map(|check| check(&patient)).collect()
+}
+
+/// Returns the finding about an interface as the way out of packets that XDP programs forward.
+fn of_way_out(name: &str, xdp: &io::Result<Option<Xdp>>) -> Finding {
+    const CHECK: &str = "way-out";
+    match xdp {
+        Ok(Some(xdp)) if xdp.transmit => {
+            Finding::ok(CHECK, format!("{name}: its driver sends frames of XDP programs"))
+        }
+        Ok(Some(_)) => {
+            Finding::warning(CHECK, format!("{name}: its driver sends no frames of XDP programs"))
+                .cost("With --in-kernel packets that leave by it stay with the kernel.")
+                .mend(["if it is veth, at its other end: ethtool -K PEER gro on".to_owned()])
+        }
+        Ok(None) => Finding::error(CHECK, "Linux is older than 6.3".to_owned())
+            .cost("With --in-kernel acceleration is refused."),
+        Err(error) => Finding::note(CHECK, format!("cannot tell: {name}: {error}")),
+    }
 }
 
 fn of_interface(machine: &Machine, interface: &kernel_rules::Interface) -> Vec<Finding> {
@@ -284,7 +308,16 @@ mod tests {
             ("sys/class/net/eth1/mtu", "1500"),
         ]);
         let names = ["eth0".to_owned(), "eth1".to_owned()];
-        examine(&tree.machine(), &|_| Ok(None), &names, &inspection(findings, unseen))
+        examine(&tree.machine(), &|_| Ok(None), (&names, false), &inspection(findings, unseen))
+    }
+
+    #[test]
+    fn a_way_out_is_one_that_sends_frames_of_programs() {
+        let of = |xdp: io::Result<Option<Xdp>>| of_way_out("eth0", &xdp).severity;
+        assert_eq!(of(Ok(Some(Xdp { transmit: true, ..Xdp::default() }))), Severity::Ok);
+        assert_eq!(of(Ok(Some(Xdp::default()))), Severity::Warning);
+        assert_eq!(of(Ok(None)), Severity::Error);
+        assert_eq!(of(Err(io::ErrorKind::NotFound.into())), Severity::Note);
     }
 
     #[test]
