@@ -1,6 +1,7 @@
 """`turnpike accelerate --in-kernel`: XDP programs forward by the router's own tables. The rest is in `test_accelerate.py`, which
 runs in both modes."""
 
+import json
 import os
 import random
 import time
@@ -14,6 +15,7 @@ from lib.accelerate import IN_KERNEL, SOCKETS, Box, Counted, packets, receives_f
 from lib.kernel import pings, reaches
 from lib.netns import wait_for
 from lib.raw import RawPort
+from lib.router import binary
 from lib.traffic import Sink, Stream, lost
 from test_privileges import assert_as_written
 
@@ -430,3 +432,14 @@ def test_packets_to_prefixes_of_rules_stay_with_the_kernel(box):
         box.ip("rule", "del", "priority", "99")
     count = Counted(box.router, "eth0")
     assert wait_for(lambda: pings(box.a, B4) and count["accelerated"], 20)
+
+
+def test_the_doctor_examines_ways_out_and_no_sockets(lab):
+    box = Box(lab, IN_KERNEL)
+    box.b.run("ethtool", "-K", "eth0", "gro", "off")
+    done = box.space.run(binary(), "doctor", "accelerate", "--in-kernel", "eth0", "eth1", "--json", check=False)
+    report = json.loads(done.stdout)
+    found = {finding["found"].split(":")[0]: finding for finding in report["findings"] if finding["check"] == "way-out"}
+    assert found["eth0"]["severity"] == "ok" and found["eth1"]["severity"] == "warning", found
+    assert any("gro on" in command for command in found["eth1"]["mend"])
+    assert done.returncode == 1 and not {"af-xdp", "zero-copy"} & {finding["check"] for finding in report["findings"]}

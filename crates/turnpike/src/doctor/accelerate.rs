@@ -19,9 +19,12 @@ use crate::wrap::wrap;
 /// (320) and an Ethernet header with a tag (18).
 const MTU_OF_A_PAGE: u32 = 4096 - 256 - 320 - 18;
 
-/// Checks of the machine that matter here as well.
-const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 3] =
-    [system::kernel, xdp::sockets, xdp::zero_copy];
+/// A check of the machine.
+type Check = fn(&Patient<'_>) -> Vec<Finding>;
+
+/// Checks of the machine that matter here as well, and of these one where there are no sockets.
+const CHECKS: [Check; 3] = [system::kernel, xdp::sockets, xdp::zero_copy];
+const CHECKS_IN_KERNEL: [Check; 1] = [system::kernel];
 
 /// The report.
 #[derive(Debug, Serialize)]
@@ -62,7 +65,8 @@ pub fn examine(
     (interfaces, in_kernel): (&[String], bool),
     inspection: &Inspection,
 ) -> Report {
-    let mut findings = of_machine(machine, xdp, inspection);
+    let checks = if in_kernel { &CHECKS_IN_KERNEL[..] } else { &CHECKS };
+    let mut findings = of_machine(machine, xdp, inspection, checks);
     if in_kernel {
         let interfaces = inspection.interfaces.iter();
         findings.extend(interfaces.map(|one| of_way_out(&one.name, &xdp(&one.name))));
@@ -95,7 +99,12 @@ pub fn examine(
 }
 
 /// Makes the checks of a router whose ports are these interfaces.
-fn of_machine(machine: &Machine, xdp: &AskXdp, inspection: &Inspection) -> Vec<Finding> {
+fn of_machine(
+    machine: &Machine,
+    xdp: &AskXdp,
+    inspection: &Inspection,
+    checks: &[Check],
+) -> Vec<Finding> {
     let port = |interface: &kernel_rules::Interface| Port {
         name: interface.name.clone(),
         device: Device::Kernel(interface.name.clone()),
@@ -113,7 +122,7 @@ fn of_machine(machine: &Machine, xdp: &AskXdp, inspection: &Inspection) -> Vec<F
         dpdk: DpdkVersions::default(),
         xdp,
     };
-    CHECKS.iter().flat_map(|check| check(&patient)).collect()
+    checks.iter().flat_map(|check| check(&patient)).collect()
 }
 
 /// Returns the finding about an interface as the way out of packets that XDP programs forward.
