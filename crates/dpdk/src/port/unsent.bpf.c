@@ -24,6 +24,8 @@ INLINE int report(u64 frames, u64 lost)
 	if (!now || !now->frames)
 		return 0;
 	now->frames -= frames < now->frames ? frames : now->frames;
+	if (!lost)
+		return 0;
 	u32 interface = now->interface;
 	u64 *counter = bpf_map_lookup_elem(&unsent, &interface);
 	if (counter)
