@@ -20,7 +20,7 @@ use dataplane::port::PortId;
 use dpdk::{Errno, Outcome, Prefixes, Taken};
 use ipnet::IpNet;
 
-use super::super::boundaries::{Boundaries, Change, Treatments};
+use super::super::boundaries::{Boundaries, Change, Treatments, Walk, last_address};
 use super::super::lease::Keeper;
 use super::super::ports::OpenPort;
 use super::Owner;
@@ -31,6 +31,9 @@ use super::turn::Turn;
 /// Ticks between two looks at settings of which there was no notification.
 pub(super) const LOOK_TICKS: u32 = 20;
 
+/// Prefixes that are walked to before another look at the time.
+const PORTION: usize = 64;
+
 /// The longest wait at the end for packets that the programs have taken.
 const DRAIN: Duration = Duration::from_millis(500);
 
@@ -40,8 +43,10 @@ pub(super) struct Accelerated {
     /// The maps of the programs; `None`: no interface is accelerated, or the FIB is not complete yet.
     prefixes: Option<Arc<Prefixes>>,
     boundaries: Boundaries,
+    /// The walk through the FIB by which the maps are filled, and its beginning; nothing is taken before its end.
+    walk: Option<(Walk, Instant)>,
     /// Changed prefixes of the FIB that the maps do not have yet.
-    behind: Vec<IpNet>,
+    behind: BTreeSet<IpNet>,
     /// Boundaries that the kernel refused; their packets may go the wrong way, so nothing is taken while there are any.
     refused: BTreeSet<IpNet>,
     /// The packets that are taken, by port.
@@ -116,10 +121,7 @@ impl Treatments for Fib<'_> {
     }
 
     fn next(&self, prefix: IpNet, within: bool) -> Option<IpNet> {
-        let place = match within {
-            true => prefix,
-            false => IpNet::new_assert(prefix.broadcast(), prefix.max_prefix_len()),
-        };
+        let place = if within { prefix } else { last_address(prefix) };
         let after = (Bound::Excluded(place), Bound::Unbounded);
         let staying = self.stay.range(after).next().copied();
         let own = self.rib.prefix_after(VrfId::DEFAULT, place);
@@ -130,36 +132,66 @@ impl Treatments for Fib<'_> {
 impl Accelerated {
     /// Returns true if changes of the FIB are not in the programs' maps yet.
     pub(super) fn is_behind(&self, rib: &Rib) -> bool {
-        self.prefixes.is_some() && (!self.behind.is_empty() || rib.has_installed(VrfId::DEFAULT))
+        let has_changes = || !self.behind.is_empty() || rib.has_installed(VrfId::DEFAULT);
+        self.prefixes.is_some() && (self.walk.is_some() || has_changes())
     }
 
-    /// Makes the maps from the whole FIB, and follows it from now on.
+    /// Begins to make the maps from the FIB, and follows it from now on.
     fn begin(&mut self, rib: &mut Rib) -> Result<(), Errno> {
-        let prefixes = Prefixes::shared()?;
+        self.prefixes = Some(Prefixes::shared()?);
         rib.follow_installed(VrfId::DEFAULT);
-        let all = rib.treatments(VrfId::DEFAULT);
-        self.boundaries = Boundaries::of(all.map(|(net, of)| (net, of == Treatment::Forwarded)));
-        for change in self.boundaries.iter() {
-            make(&prefixes, change, &mut self.refused);
+        self.walk = Some((Walk::default(), Instant::now()));
+        Ok(())
+    }
+
+    /// Walks on through the FIB as long as `has_time`. Returns true when all of it, with its changes meanwhile, is in the
+    /// maps; from then on packets may be taken.
+    fn walk_on(&mut self, rib: &mut Rib, has_time: &impl Fn() -> bool) -> bool {
+        let Self { prefixes: Some(prefixes), walk: Some((walk, begun)), .. } = self else {
+            return false;
+        };
+        while has_time() {
+            let start = walk.last().map_or(Bound::Unbounded, Bound::Excluded);
+            let all = rib.treatments_from(VrfId::DEFAULT, start);
+            let mut walked = 0;
+            for (prefix, of) in all.take(PORTION) {
+                let change = self.boundaries.add(walk, prefix, of == Treatment::Forwarded);
+                change.into_iter().for_each(|change| make(prefixes, change, &mut self.refused));
+                walked += 1;
+            }
+            if walked < PORTION {
+                let took = begun.elapsed().as_millis();
+                self.walk = None;
+                let stay = self.stay.clone();
+                self.treat_anew(&stay, rib);
+                tracing::info!(
+                    "accelerate: {} boundaries of the FIB, in {took} ms",
+                    self.boundaries.len()
+                );
+                return true;
+            }
         }
+        false
+    }
+
+    /// Keeps the programs taking packets.
+    fn keep(&mut self) -> Result<(), Errno> {
+        let Some(prefixes) = &self.prefixes else { return Ok(()) };
         let keeper = Keeper::start(prefixes.lease().clone());
-        self.keeper =
-            Some(keeper.map_err(|error| Errno::try_from(error).unwrap_or(Errno::EAGAIN))?);
-        self.prefixes = Some(prefixes);
-        let stay = self.stay.clone();
-        self.treat_anew(&stay, rib);
+        let keeper = keeper.map_err(|error| Errno::try_from(error).unwrap_or(Errno::EAGAIN))?;
+        self.keeper = Some(keeper);
         Ok(())
     }
 
     /// Brings changes of the FIB into the maps, as long as `has_time`.
     pub(super) fn follow(&mut self, rib: &mut Rib, has_time: impl Fn() -> bool) {
-        let Some(prefixes) = &self.prefixes else { return };
-        self.behind.append(&mut rib.drain_installed(VrfId::DEFAULT));
+        let (Some(prefixes), None) = (&self.prefixes, &self.walk) else { return };
+        self.behind.extend(rib.drain_installed(VrfId::DEFAULT));
         let fib = Fib { rib, stay: &self.stay };
         while has_time()
-            && let Some(prefix) = self.behind.pop()
+            && let Some(prefix) = self.behind.pop_first()
         {
-            for change in self.boundaries.follow(prefix, &fib) {
+            for change in self.boundaries.follow(prefix, &fib, &self.behind) {
                 make(prefixes, change, &mut self.refused);
             }
         }
@@ -201,7 +233,7 @@ impl Accelerated {
     /// Brings these prefixes, and all within them, into the maps by their present treatment.
     fn treat_anew(&mut self, changed: &BTreeSet<IpNet>, rib: &mut Rib) {
         for prefix in changed {
-            self.behind.push(*prefix);
+            self.behind.insert(*prefix);
             self.behind.extend(within(rib, *prefix));
         }
         self.follow(rib, || true);
@@ -260,19 +292,8 @@ impl Owner {
         }
         self.accelerated.follow_rules(&self.configurations.current, &mut self.routing.rib);
         if self.accelerated.prefixes.is_none() && self.accelerated.obstacles.is_some() {
-            let begun = Instant::now();
-            if let Err(errno) = self.accelerated.begin(&mut self.routing.rib) {
-                tracing::error!(
-                    "accelerate: no map of prefixes: {errno}; all packets stay with the kernel"
-                );
-                self.accelerated.ended = true;
-                return;
-            }
-            tracing::info!(
-                "accelerate: {} boundaries of the FIB, in {} ms",
-                self.accelerated.boundaries.len(),
-                begun.elapsed().as_millis()
-            );
+            let begun = self.accelerated.begin(&mut self.routing.rib);
+            self.end_without(begun, "no map of prefixes");
         }
         if let Some(keeper) = &self.accelerated.keeper {
             keeper.owner_is_there();
@@ -284,6 +305,14 @@ impl Owner {
         self.accelerated.interfaces.retain(|id, _| wanted.iter().any(|(of, _)| of == id));
         for (id, now) in wanted {
             self.take(id, now);
+        }
+    }
+
+    /// Leaves all packets to the kernel for good if something that they need is not to be had.
+    fn end_without(&mut self, result: Result<(), Errno>, missing: &str) {
+        if let Err(errno) = result {
+            tracing::error!("accelerate: {missing}: {errno}; all packets stay with the kernel");
+            self.accelerated.ended = true;
         }
     }
 
@@ -306,7 +335,9 @@ impl Owner {
             None => Some("the kernel's rules are being read".to_owned()),
             Some(obstacles) => obstacles.first().cloned(),
         };
-        let full = obstacle.or(full);
+        let unread = self.accelerated.keeper.is_none();
+        let unread = unread.then(|| "the kernel's routes are being read".to_owned());
+        let full = obstacle.or(unread).or(full);
         let off = |on: bool, sysctl: String| (!on).then(|| format!("{sysctl} is 0"));
         let ip4_sysctl = format!("net.ipv4.conf.{}.forwarding", open.name);
         let ip4 = full.clone().or_else(|| off(sysctls.ip4_forwarding, ip4_sysctl)).or_else(strict);
@@ -376,7 +407,13 @@ impl Owner {
 
     /// Brings changes of the FIB into the maps, for a turn.
     pub(super) fn follow_boundaries(&mut self, turn: &Turn) {
-        self.accelerated.follow(&mut self.routing.rib, || turn.has_time());
+        let has_time = || turn.has_time();
+        if self.accelerated.walk_on(&mut self.routing.rib, &has_time) {
+            let kept = self.accelerated.keep();
+            self.end_without(kept, "no thread that keeps the programs taking packets");
+            self.look_at_accelerated();
+        }
+        self.accelerated.follow(&mut self.routing.rib, has_time);
     }
 
     /// Returns the report about the accelerated interfaces.
