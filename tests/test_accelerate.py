@@ -4,6 +4,7 @@ Hosts a and b are behind accelerated interfaces, and c behind another one. Count
 packets Turnpike had.
 """
 
+import json
 import os
 import re
 import signal
@@ -730,7 +731,7 @@ def test_status_and_stop_where_nothing_is_accelerated(lab):
     ('turnpike.port "x" { device = "net_null0", accelerate = true }', "no kernel interface"),
     ('turnpike.port "eth0" { device = "eth0", accelerate = true, address = "10.0.1.1/24" }', "leave it out"),
     ('turnpike.accelerate { "a" } turnpike.slowpath { workers = 2 }', "workers 2"),
-    ('turnpike.accelerate { "a" } turnpike.vlan "v" { parent = "a", id = 7 }', "tagged frames stay with the kernel"),
+    ('turnpike.accelerate { "a" } turnpike.vlan "v" { parent = "a", id = 7 }', "VLAN devices that the kernel has on it"),
     ('turnpike.accelerate { "a", "b" } turnpike.bond "l" { ports = { "a", "b" } }', "stay with the kernel"),
 ])
 def test_settings_that_contradict_acceleration(tmp_path, settings, words):
@@ -738,3 +739,29 @@ def test_settings_that_contradict_acceleration(tmp_path, settings, words):
     file.write_text(f'local turnpike = require "turnpike"\n{settings}\n')
     done = subprocess.run([binary(), "check", "--offline", file], capture_output=True, text=True)
     assert done.returncode == 1 and words in done.stderr, done.stderr
+
+
+def test_the_gain_is_told_beforehand(lab):
+    box = Box(lab)
+    box.settle()
+    stream = Stream(box.a, FAR, rate=500)
+    stray = Stream(box.a, ["10.0.1.1"], rate=100, port=9)
+
+    def gain(*interfaces):
+        done = box.space.run(binary(), "doctor", "accelerate", *interfaces, "--sample", 1, "--json", check=False)
+        report = json.loads(done.stdout)
+        assert report["verdict"] == "accelerated", report["verdict"]
+        routes, traffic, rate = report["gain"]
+        assert rate.startswith("rate: "), rate
+        return routes, traffic
+
+    routes, traffic = gain("eth0", "eth1")
+    # Connected networks and those behind the hosts, of three interfaces.
+    assert "4 of 6 IPv4 prefixes and 4 of 6 IPv6 prefixes" in routes, routes
+    taken, own = (re.search(pattern, traffic) for pattern in (r" (\d+) % would have been taken", r"; (\d+) % are for the machine"))
+    assert 60 <= int(taken[1]) <= 95 and 5 <= int(own[1]) <= 35, traffic
+    assert "1.25 to 1.9" in box.space.run(binary(), "doctor", "accelerate", "eth0", "eth1", check=False).stdout
+    # Over the other interface nothing would be.
+    routes, traffic = gain("eth0", "eth2")
+    assert re.search(r" 0 % would have been taken", traffic) and "without a route" in traffic, traffic
+    stream.stop(), stray.stop()

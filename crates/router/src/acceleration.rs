@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use control::config::{Config, Port};
 use kernel_rules::{Exceptions, Filters, Inspection, Kind, Options};
 
+/// The kernel's kind of VLAN devices.
+pub const VLAN: &str = "vlan";
+
 /// The beginning of a configuration.
 const MODULE: &str = "local turnpike = require \"turnpike\"\n";
 
@@ -24,10 +27,12 @@ pub struct Interface {
 }
 
 /// Returns the configuration that accelerates these interfaces and has the filters that the kernel's forward chains are
-/// translated into.
+/// translated into. Chains may decide about the VLAN devices on an interface otherwise than about itself, so these stay
+/// with the kernel then.
 pub fn configuration(interfaces: &[Interface], bypass: &[Kind], filters: &Filters) -> String {
     let kinds = bypass.iter().map(|kind| quoted(kind.name())).collect::<Vec<_>>().join(", ");
-    let settings = format!("filters = \"kernel\", bypass = {{ {kinds} }}");
+    let leaves = if filters.places.is_empty() { "" } else { ", vlans = false" };
+    let settings = format!("filters = \"kernel\", bypass = {{ {kinds} }}{leaves}");
     if filters.places.is_empty() && interfaces.iter().all(|of| of.queues <= 1) {
         let names: String = interfaces.iter().map(|of| quoted(&of.name) + ", ").collect();
         return format!("{MODULE}turnpike.accelerate {{ {names}{settings} }}\n");
@@ -64,6 +69,15 @@ fn quoted(name: &str) -> String {
 pub fn obstacles(inspection: &Inspection, config: &Config) -> Vec<String> {
     let mut all = inspection.obstacles();
     let Ok(filters) = kernel_rules::translate(inspection) else { return all };
+    let has_vlans = inspection.interfaces.iter().any(|of| of.device == VLAN);
+    if has_vlans && config.acceleration.has_kernel_filters && !filters.places.is_empty() {
+        all.push(
+            "the kernel has forward chains, and VLAN devices on accelerated interfaces, for which they may mean other \
+             filters: run turnpike accelerate anew, or write vlans = false"
+                .to_owned(),
+        );
+        return all;
+    }
     match config.acceleration.has_kernel_filters {
         true if !has(config, &filters) => all.push(
             "the kernel's forward chains are not the filters of the configuration any more: run turnpike accelerate anew"
@@ -127,8 +141,10 @@ mod tests {
         assert!(config.acceleration.has_kernel_filters);
         assert!(config.acceleration.bypass.contains(&Kind::Tc));
         assert!(!has(&config, &Filters::default()), "the chains have been removed");
+        assert!(config.acceleration.leaves_vlans, "for which chains may mean other filters");
         let without = parse(&configuration(&interfaces, &[], &Filters::default()));
         assert!(has(&without, &Filters::default()) && !has(&without, &filters()));
+        assert!(!without.acceleration.leaves_vlans);
         let other = Filters { lua: filters().lua.replace("drop", "accept"), ..filters() };
         assert!(!has(&config, &other));
         let misplaced = text.replace("outward = \"forward-eth1\"", "outward = \"forward\"");

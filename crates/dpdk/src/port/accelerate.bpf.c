@@ -18,6 +18,9 @@ static u64 (*const bpf_ktime_get_coarse_ns)(void) = (void *)160;
 
 enum { HOP_BY_HOP = 0 };
 
+/* 802.1Q: the tag's bytes, its Ethertype, the bits of the identifier. */
+enum { TAG = 4, ETHERTYPE_VLAN = 0x8100, VLAN_ID = 0x0fff, VLAN_IDS = 4096 };
+
 /* Outcomes, in the order of `Outcome` in accelerate.rs. */
 enum outcome {
 	REDIRECTED,
@@ -25,7 +28,7 @@ enum outcome {
 	OFF, /* forwarding is off, or not ready yet */
 	STALLED, /* the process did not renew its lease in time */
 	OTHER_MAC, /* broadcasts, multicasts, other stations */
-	OTHER_TYPE, /* ARP, tagged frames, … */
+	OTHER_TYPE, /* ARP, frames with other tags than those of known VLANs, … */
 	MALFORMED,
 	OPTIONS, /* IPv4 options, an IPv6 hop-by-hop header */
 	TTL,
@@ -51,6 +54,15 @@ struct {
 	u32 *key;
 	struct settings *value;
 } settings SECTION(".maps");
+
+/* The VLANs of the interface, by identifier; frames of others are the kernel's. */
+struct {
+	int (*type)[BPF_MAP_TYPE_HASH];
+	int (*max_entries)[VLAN_IDS];
+	int (*map_flags)[BPF_F_NO_PREALLOC];
+	u32 *key;
+	struct settings *value;
+} vlans SECTION(".maps");
 
 struct {
 	int (*type)[BPF_MAP_TYPE_PERCPU_ARRAY];
@@ -229,6 +241,16 @@ INLINE enum outcome look(const struct settings *now, const u8 *frame, const u8 *
 			return OTHER_MAC;
 	}
 	u16 type = read16(frame + 12);
+	if (type == ETHERTYPE_VLAN) {
+		header += TAG;
+		if (header > end)
+			return MALFORMED;
+		u32 id = read16(frame + ETHERNET) & VLAN_ID;
+		now = bpf_map_lookup_elem(&vlans, &id);
+		if (!now)
+			return OTHER_TYPE;
+		type = read16(frame + ETHERNET + 2);
+	}
 	if (type == ETHERTYPE_IPV4)
 		return look4(now, header, end);
 	if (type == ETHERTYPE_IPV6)

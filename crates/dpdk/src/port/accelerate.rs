@@ -16,6 +16,7 @@
 //! in live mode (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18), whose verdict lets it enter the stack as received by the
 //! interface. The kernel resolves the neighbour, sends the ICMP error, or forwards it, and no packet is answered twice.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_void};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -47,7 +48,7 @@ pub enum Outcome {
     Stalled,
     /// To the kernel: a frame for another MAC, a group or all.
     OtherMac,
-    /// To the kernel: neither IPv4 nor IPv6, or tagged.
+    /// To the kernel: neither IPv4 nor IPv6, or with a tag of no known VLAN.
     OtherType,
     /// To the kernel: no valid header, or the frame is shorter than its packet.
     Malformed,
@@ -323,6 +324,9 @@ pub struct Acceleration {
     number: u64,
     generic: Option<String>,
     settings: Map<u32, Settings>,
+    vlans: Map<u32, Settings>,
+    /// The identifiers of the VLANs that the program has.
+    known_vlans: Mutex<BTreeSet<u16>>,
     outcomes: Map<u32, u64>,
     _prefixes: Arc<Prefixes>,
 }
@@ -336,7 +340,8 @@ impl Acceleration {
         let prefixes = Prefixes::shared().map_err(|errno| problem("making maps", errno))?;
         let loaded = Loaded::new(&prefixes)?;
         // SAFETY: so `accelerate.bpf.c` declares them.
-        let (settings, outcomes) = unsafe { (loaded.map(c"settings")?, loaded.map(c"outcomes")?) };
+        let (settings, vlans, outcomes) =
+            unsafe { (loaded.map(c"settings")?, loaded.map(c"vlans")?, loaded.map(c"outcomes")?) };
         let (program, returns) =
             (loaded.program(c"xsk_def_prog")?, loaded.program(c"turnpike_return")?);
         // With its descriptors of maps.
@@ -349,6 +354,8 @@ impl Acceleration {
             number: ATTACHED.fetch_add(1, Ordering::Relaxed),
             generic,
             settings,
+            vlans,
+            known_vlans: Mutex::default(),
             outcomes,
             _prefixes: prefixes,
         };
@@ -378,11 +385,33 @@ impl Acceleration {
     /// # Errors
     /// The kernel refuses.
     pub fn take(&self, wanted: &Taken) -> Result<(), Errno> {
+        self.settings.put(&0, &self.settings(wanted))
+    }
+
+    /// Takes these packets of VLANs from now on, by identifier, and none of others.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn take_vlans(&self, wanted: &BTreeMap<u16, Taken>) -> Result<(), Errno> {
+        let mut known = self.known_vlans.lock().unwrap_or_else(PoisonError::into_inner);
+        let others: Vec<u16> =
+            known.iter().copied().filter(|id| !wanted.contains_key(id)).collect();
+        for id in others {
+            self.vlans.remove(&id.into())?;
+            known.remove(&id);
+        }
+        for (&id, wanted) in wanted {
+            self.vlans.put(&id.into(), &self.settings(wanted))?;
+            known.insert(id);
+        }
+        Ok(())
+    }
+
+    fn settings(&self, wanted: &Taken) -> Settings {
         let Taken { mac, longest, ip4, ip6 } = *wanted;
         let (ip4, ip6) = (ip4.into(), ip6.into());
         let generic = self.generic.is_some().into();
-        let settings = Settings { mac, longest, ip4, ip6, generic, unused: 0 };
-        self.settings.put(&0, &settings)
+        Settings { mac, longest, ip4, ip6, generic, unused: 0 }
     }
 
     /// Returns the packets of each outcome, in the order of [`Outcome::ALL`].

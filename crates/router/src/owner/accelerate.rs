@@ -24,6 +24,7 @@ use super::super::boundaries::{Boundaries, Change, Treatments, Walk, last_addres
 use super::super::lease::Keeper;
 use super::super::ports::OpenPort;
 use super::Owner;
+use super::accelerated_vlans::{VlanNow, VlansNow, taken};
 use super::kernel_rules::{KernelRules, Verdict};
 use super::state::Devices;
 use super::turn::Turn;
@@ -53,6 +54,8 @@ pub(super) struct Accelerated {
     interfaces: BTreeMap<PortId, Now>,
     /// The kernel's rules; `None` before they are read for the first time.
     rules: Option<KernelRules>,
+    /// The interfaces and VLAN devices whose rules are read.
+    ruled: Vec<String>,
     /// The reasons for which the kernel's rules let nothing be accelerated; `None` before they are read.
     obstacles: Option<Vec<String>>,
     /// Destinations whose packets stay with the kernel by its rules.
@@ -63,14 +66,21 @@ pub(super) struct Accelerated {
     ended: bool,
 }
 
-/// The packets of an interface that are taken, and the reasons why others are not.
+/// The packets of an interface and its VLANs that are taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Now {
     /// The number of the program.
     program: u64,
-    taken: Taken,
-    ip4: Option<String>,
-    ip6: Option<String>,
+    own: Families,
+    vlans: VlansNow,
+}
+
+/// The packets of an interface or VLAN that are taken, and the reasons why others are not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Families {
+    pub(super) taken: Taken,
+    pub(super) ip4: Option<String>,
+    pub(super) ip6: Option<String>,
 }
 
 /// The kernel's settings of an interface.
@@ -272,6 +282,36 @@ fn accelerated(devices: &Devices) -> impl Iterator<Item = (&OpenPort, &dpdk::Acc
     devices.ports.iter().filter_map(|open| Some((open, open.port.acceleration()?)))
 }
 
+/// Logs the families of an interface whose treatment has changed.
+fn say_changes(kind: &str, name: &str, before: Option<&Families>, now: &Families) {
+    for (family, before, now) in
+        [("IPv4", before.map(|of| &of.ip4), &now.ip4), ("IPv6", before.map(|of| &of.ip6), &now.ip6)]
+    {
+        match now {
+            _ if before == Some(now) => {}
+            None => tracing::info!("{kind} \"{name}\": {family} is accelerated"),
+            Some(why) => {
+                tracing::warn!("{kind} \"{name}\": {family} stays with the kernel: {why}");
+            }
+        }
+    }
+}
+
+/// Returns the report about both families of an interface.
+fn reported(of: &Families) -> (report::AcceleratedFamily, report::AcceleratedFamily) {
+    let family = |accelerated, reason: &Option<String>| report::AcceleratedFamily {
+        accelerated,
+        reason: reason.clone(),
+    };
+    (family(of.taken.ip4, &of.ip4), family(of.taken.ip6, &of.ip6))
+}
+
+/// Returns the report about an interface before the kernel's routes have been read.
+fn unread() -> (report::AcceleratedFamily, report::AcceleratedFamily) {
+    let why = Some("the kernel's routes are being read".to_owned());
+    reported(&Families { ip4: why.clone(), ip6: why, ..Families::default() })
+}
+
 impl Owner {
     /// Begins when the FIB is complete, and follows the kernel's settings.
     pub(super) fn look_at_accelerated(&mut self) {
@@ -280,11 +320,17 @@ impl Owner {
         }
         let longest = accelerated(&self.devices).map(|(open, _)| self.mtu_of(open)).min();
         let Some(longest) = longest else { return };
+        let longest = self.least_vlan_mtu().map_or(longest, |mtu| mtu.min(longest));
+        let ports = accelerated(&self.devices).map(|(open, _)| open.name.clone());
+        let names: Vec<String> = ports.chain(self.accelerated_vlan_names()).collect();
+        if names != self.accelerated.ruled {
+            self.accelerated.read_rules_anew();
+        }
         if self.accelerated.rules.is_none() {
-            let names: Vec<String> =
-                accelerated(&self.devices).map(|(open, _)| open.name.clone()).collect();
             match KernelRules::start(&names, &self.configurations.current.acceleration.bypass) {
-                Ok(rules) => self.accelerated.rules = Some(rules),
+                Ok(rules) => {
+                    (self.accelerated.rules, self.accelerated.ruled) = (Some(rules), names);
+                }
                 Err(error) => {
                     tracing::error!("accelerate: {error}; all packets stay with the kernel")
                 }
@@ -320,9 +366,16 @@ impl Owner {
         self.devices.links[open.id.index()].mtu(open.port.mtu())
     }
 
-    /// Returns the packets that an interface is to take.
+    /// Returns the packets that an interface and its VLANs are to take.
     fn wanted(&self, open: &OpenPort, acceleration: &dpdk::Acceleration, longest: u16) -> Now {
-        let sysctls = Sysctls::of(&open.name);
+        let (program, mac) = (acceleration.number(), open.port.mac());
+        let own = self.families(&open.name, mac, longest);
+        Now { program, own, vlans: self.wanted_vlans(open.id, mac, longest) }
+    }
+
+    /// Returns the packets to be taken of an interface or VLAN device with this name.
+    pub(super) fn families(&self, name: &str, mac: [u8; 6], longest: u16) -> Families {
+        let sysctls = Sysctls::of(name);
         let full = (!self.accelerated.refused.is_empty())
             .then(|| "the XDP programs have no room for the routes".to_owned());
         let strict = || {
@@ -339,12 +392,12 @@ impl Owner {
         let unread = unread.then(|| "the kernel's routes are being read".to_owned());
         let full = obstacle.or(unread).or(full);
         let off = |on: bool, sysctl: String| (!on).then(|| format!("{sysctl} is 0"));
-        let ip4_sysctl = format!("net.ipv4.conf.{}.forwarding", open.name);
+        let ip4_sysctl = format!("net.ipv4.conf.{name}.forwarding");
         let ip4 = full.clone().or_else(|| off(sysctls.ip4_forwarding, ip4_sysctl)).or_else(strict);
         let ip6_sysctl = "net.ipv6.conf.all.forwarding".to_owned();
         let ip6 = full.or_else(|| off(sysctls.ip6_forwarding, ip6_sysctl));
-        let taken = Taken { mac: open.port.mac(), longest, ip4: ip4.is_none(), ip6: ip6.is_none() };
-        Now { program: acceleration.number(), taken, ip4, ip6 }
+        let taken = Taken { mac, longest, ip4: ip4.is_none(), ip6: ip6.is_none() };
+        Families { taken, ip4, ip6 }
     }
 
     /// Has an interface take other packets than before.
@@ -354,24 +407,24 @@ impl Owner {
         if self.accelerated.interfaces.get(&id) == Some(&now) {
             return;
         }
-        if let Err(errno) = acceleration.take(&now.taken) {
+        let vlans = taken(&now.vlans);
+        let result = acceleration.take(&now.own.taken).and(acceleration.take_vlans(&vlans));
+        if let Err(errno) = result {
             tracing::error!("port \"{}\": its XDP program: {errno}", open.name);
             return;
         }
-        let says = |family: &str, why: &Option<String>| match why {
-            None => tracing::info!("port \"{}\": {family} is accelerated", open.name),
-            Some(why) => {
-                tracing::warn!("port \"{}\": {family} stays with the kernel: {why}", open.name)
-            }
-        };
+        let name = open.name.clone();
         let before = self.accelerated.interfaces.insert(id, now.clone());
-        for (family, before, now) in [
-            ("IPv4", before.as_ref().map(|of| &of.ip4), &now.ip4),
-            ("IPv6", before.as_ref().map(|of| &of.ip6), &now.ip6),
-        ] {
-            if before != Some(now) {
-                says(family, now);
-            }
+        say_changes("port", &name, before.as_ref().map(|of| &of.own), &now.own);
+        let before = before.unwrap_or_default();
+        for (id, vlan) in &now.vlans {
+            let before = before.vlans.get(id).map(|of| &of.families);
+            say_changes("VLAN device", &vlan.name, before, &vlan.families);
+        }
+        for vlan in
+            before.vlans.iter().filter(|(id, _)| !now.vlans.contains_key(id)).map(|(_, of)| of)
+        {
+            tracing::info!("VLAN device \"{}\" is not accelerated any more", vlan.name);
         }
     }
 
@@ -384,7 +437,9 @@ impl Owner {
             return;
         }
         for (open, acceleration) in &ports {
-            if let Err(errno) = acceleration.take(&Taken::default()) {
+            let nothing = (Taken::default(), BTreeMap::new());
+            let result = acceleration.take(&nothing.0).and(acceleration.take_vlans(&nothing.1));
+            if let Err(errno) = result {
                 tracing::error!("port \"{}\": its XDP program: {errno}", open.name);
             }
         }
@@ -420,14 +475,12 @@ impl Owner {
     pub(super) fn acceleration(&self) -> report::Acceleration {
         let interfaces = accelerated(&self.devices).map(|(open, acceleration)| {
             let now = self.accelerated.interfaces.get(&open.id);
-            let family = |taken: fn(&Taken) -> bool, why: fn(&Now) -> &Option<String>| {
-                let why = match now {
-                    None => Some("the kernel's routes are being read".to_owned()),
-                    Some(now) => why(now).clone(),
-                };
-                let accelerated = now.is_some_and(|now| taken(&now.taken));
-                report::AcceleratedFamily { accelerated, reason: why }
+            let (ip4, ip6) = now.map_or_else(unread, |now| reported(&now.own));
+            let vlan = |(id, VlanNow { name, families }): (&u16, &VlanNow)| {
+                let (ip4, ip6) = reported(families);
+                report::AcceleratedVlan { name: name.clone(), id: *id, ip4, ip6 }
             };
+            let vlans = now.map_or_else(Vec::new, |now| now.vlans.iter().map(vlan).collect());
             let counts = acceleration.counts().unwrap_or_default();
             let outcomes = Outcome::ALL.map(Outcome::name).map(str::to_owned).into_iter();
             report::AcceleratedInterface {
@@ -435,9 +488,10 @@ impl Owner {
                 mode: if acceleration.generic().is_none() { "native" } else { "generic" }
                     .to_owned(),
                 reason: acceleration.generic().map(str::to_owned),
-                ip4: family(|of| of.ip4, |of| &of.ip4),
-                ip6: family(|of| of.ip6, |of| &of.ip6),
-                longest: now.map_or(0, |now| now.taken.longest),
+                ip4,
+                ip6,
+                vlans,
+                longest: now.map_or(0, |now| now.own.taken.longest),
                 packets: outcomes.zip(counts).collect(),
             }
         });

@@ -16,7 +16,7 @@ use control::netlink::inventory::{Described, interfaces};
 use kernel_rules::{Inspection, Kind};
 use machine::Machine;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use router::acceleration::{Interface, configuration, obstacles, rules_options};
+use router::acceleration::{Interface, VLAN, configuration, obstacles, rules_options};
 use router::{ConfigSource, Language, Program};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -30,7 +30,7 @@ const REFUSED_KINDS: [(&str, &str); 6] = [
     ("bridge", "it forwards frames by MAC"),
     ("openvswitch", "it forwards frames by flows"),
     ("team", "its frames are those of its ports"),
-    ("vlan", "its frames are tagged ones of the interface that it is on"),
+    ("vlan", "it is accelerated with the interface that it is on; name that"),
     ("vrf", "it has no frames"),
 ];
 
@@ -127,10 +127,32 @@ pub fn check(config: &Config) -> Result<()> {
         Some(format!("port \"{0}\": device {0} cannot be accelerated: {why}", port.name))
     };
     let mut problems: Vec<String> = accelerated.iter().filter_map(problem).collect();
-    let names: Vec<String> = accelerated.iter().map(|port| port.name.clone()).collect();
+    let mut names: Vec<String> = accelerated.iter().map(|port| port.name.clone()).collect();
+    if !config.acceleration.leaves_vlans {
+        names.extend(vlans_on(&names, &all));
+    }
     let inspection = inspect(&names, &config.acceleration.bypass)?;
     problems.extend(obstacles(&inspection, config));
     if problems.is_empty() { Ok(()) } else { Err(anyhow!(problems.join("\n"))) }
+}
+
+/// Returns the VLAN devices on these interfaces, and those on these, which are accelerated with them.
+pub fn vlans_on(names: &[String], all: &[Described]) -> Vec<String> {
+    let mut below: Vec<u32> =
+        all.iter().filter(|of| names.contains(&of.name)).map(|of| of.index).collect();
+    let mut found = Vec::new();
+    // Frames have two tags at most.
+    for _ in 0..2 {
+        let is_on = |of: &&Described| {
+            of.kind.as_deref() == Some(VLAN)
+                && of.master.is_none()
+                && of.below.is_some_and(|index| below.contains(&index))
+        };
+        let on: Vec<&Described> = all.iter().filter(is_on).collect();
+        found.extend(on.iter().map(|of| of.name.clone()));
+        below = on.iter().map(|of| of.index).collect();
+    }
+    found
 }
 
 fn inspect(names: &[String], bypass: &BTreeSet<Kind>) -> Result<Inspection> {

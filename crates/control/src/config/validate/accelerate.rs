@@ -21,6 +21,9 @@ pub(super) const ACCELERATE: &str = "accelerate";
 
 const EXAMPLE: &str = "write turnpike.accelerate { \"eth0\", \"eth1\" }";
 
+/// Settings of all accelerated interfaces.
+const SETTINGS: [&str; 3] = ["bypass", "filters", "vlans"];
+
 /// Settings that an accelerated port does not have.
 const REFUSED: [&str; 21] = [
     "address",
@@ -57,7 +60,7 @@ pub(super) fn ports<'s>(
     let Some(statement) = single(context, statements) else {
         return (all, Acceleration::default());
     };
-    let mut fields = context.listed(ACCELERATE.to_owned(), statement, &["bypass", "filters"]);
+    let mut fields = context.listed(ACCELERATE.to_owned(), statement, &SETTINGS);
     let acceleration = acceleration(&mut fields);
     all.extend(interfaces(fields).into_iter().map(|name| {
         let named = [("device", Value::Text(name.clone())), (ACCELERATE, Value::Bool(true))];
@@ -79,7 +82,8 @@ fn acceleration(fields: &mut Fields<'_, '_>) -> Acceleration {
             false
         }
     };
-    Acceleration { bypass, has_kernel_filters }
+    let leaves_vlans = !fields.flag_or("vlans", true);
+    Acceleration { bypass, has_kernel_filters, leaves_vlans }
 }
 
 fn bypass(fields: &mut Fields<'_, '_>) -> BTreeSet<Kind> {
@@ -96,7 +100,8 @@ fn bypass(fields: &mut Fields<'_, '_>) -> BTreeSet<Kind> {
 
 fn interfaces(mut fields: Fields<'_, '_>) -> Vec<String> {
     let items = fields.items();
-    if items.is_empty() && fields.get("bypass").is_none() && fields.get("filters").is_none() {
+    let has_settings = || SETTINGS.iter().any(|key| fields.get(key).is_some());
+    if items.is_empty() && !has_settings() {
         fields.error("", format!("names no interface; {EXAMPLE}"));
     }
     let mut names: Vec<String> = Vec::new();
@@ -117,6 +122,15 @@ fn interfaces(mut fields: Fields<'_, '_>) -> Vec<String> {
 /// Returns true if one of the ports is accelerated.
 pub(super) fn is_any(ports: &[Cow<'_, Statement>]) -> bool {
     ports.iter().any(|port| port.settings.named.get(ACCELERATE) == Some(&Value::Bool(true)))
+}
+
+/// VLAN devices on accelerated interfaces are accelerated as well, unless they stay with the kernel.
+pub(super) fn find_vlans(ports: &mut [Port], acceleration: &Acceleration) {
+    for port in ports.iter_mut().filter(|port| port.accelerate) {
+        if let Some(host) = &mut port.interface.host {
+            host.finds_vlans = !acceleration.leaves_vlans;
+        }
+    }
 }
 
 /// The kernel is a source of routes where an interface is accelerated.
@@ -173,8 +187,8 @@ pub(super) fn check(
         }
         if let Some(vlan) = vlans.iter().find(|vlan| vlan.parent == port.id.into()) {
             let message = format!(
-                "vlan \"{}\": port \"{name}\" is accelerated, and its tagged frames stay with the kernel; use \
-                 another parent",
+                "vlan \"{}\": port \"{name}\" is accelerated, and its VLANs are the VLAN devices that the kernel has \
+                 on it; leave it out, or use another parent",
                 vlan.name
             );
             context.errors.add(Some(vlan.line), message);
