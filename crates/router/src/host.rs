@@ -199,9 +199,9 @@ enum Kind {
     /// A loopback's TAP, which sends nothing.
     Isolated,
     /// The kernel's VLAN device on another host interface.
-    KernelDevice(KernelDevice),
+    KernelDevice(Box<KernelDevice>),
     /// The kernel's VLAN device on the device of an accelerated port.
-    DeviceOnDevice(KernelDevice),
+    DeviceOnDevice(Box<KernelDevice>),
     /// The device of an accelerated port.
     Device,
 }
@@ -272,7 +272,7 @@ impl HostInterface {
         let tagged = TaggedDevice::new(taps.get(&device.below), &device.tags);
         let mut interface = Self::over(Arc::new(tagged), name, groups);
         let kind = if is_accelerated { Kind::DeviceOnDevice } else { Kind::KernelDevice };
-        (interface.kind, interface.netns) = (kind(device), netns.map(Path::to_owned));
+        (interface.kind, interface.netns) = (kind(device.into()), netns.map(Path::to_owned));
         interface.set_segmentation(segmentation)?;
         Ok(interface)
     }
@@ -433,7 +433,9 @@ impl HostInterface {
     /// Returns its view for reports.
     pub fn view(&self) -> HostView {
         let kernel_device = match &self.kind {
-            Kind::KernelDevice(device) | Kind::DeviceOnDevice(device) => Some(device.clone()),
+            Kind::KernelDevice(device) | Kind::DeviceOnDevice(device) => {
+                Some(KernelDevice::clone(device))
+            }
             Kind::Tap | Kind::Isolated | Kind::Device => None,
         };
         HostView {
