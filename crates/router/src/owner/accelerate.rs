@@ -315,7 +315,7 @@ fn unread() -> (report::AcceleratedFamily, report::AcceleratedFamily) {
 impl Owner {
     /// Begins when the FIB is complete, and follows the kernel's settings.
     pub(super) fn look_at_accelerated(&mut self) {
-        if self.accelerated.ended || !self.serving.ready {
+        if self.accelerated.ended {
             return;
         }
         let longest = accelerated(&self.devices).map(|(open, _)| self.mtu_of(open)).min();
@@ -337,7 +337,11 @@ impl Owner {
             }
         }
         self.accelerated.follow_rules(&self.configurations.current, &mut self.routing.rib);
-        if self.accelerated.prefixes.is_none() && self.accelerated.obstacles.is_some() {
+        // Rules are read beside the routes, which may be a million.
+        if !self.serving.ready {
+            return;
+        }
+        if self.accelerated.prefixes.is_none() {
             let begun = self.accelerated.begin(&mut self.routing.rib);
             self.end_without(begun, "no map of prefixes");
         }
