@@ -4,12 +4,10 @@ router, its own upgrade. Numbered streams of both families pass meanwhile.
 CHURN_SECONDS=3600 is the length of the changes of routes.
 """
 
-import ctypes
 import ipaddress
 import os
 import random
 import re
-import subprocess
 import time
 
 import pytest
@@ -422,63 +420,3 @@ def test_a_second_process_for_the_same_interfaces_is_refused_and_harms_nothing(l
     whole(stream, sink)
     assert packets(router, "eth0", "stalled", "no-socket") == 0
     router.stop()
-
-
-# --- other users of XDP ---------------------------------------------------------------------------
-
-
-DISPATCHED = """
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
-#include <xdp/xdp_helpers.h>
-struct { __uint(priority, 10); __uint(XDP_PASS, 1); } XDP_RUN_CONFIG(guard_of_lab);
-SEC("xdp") int guard_of_lab(struct xdp_md *context) { return XDP_PASS; }
-char licence[] SEC("license") = "GPL";
-"""
-
-
-def test_a_dispatcher_of_libxdp_is_named_and_left_alone(lab, tmp_path):
-    try:
-        libxdp = ctypes.CDLL("libxdp.so.1", use_errno=True)
-    except OSError as error:
-        pytest.skip(str(error))
-    box = Box(lab)
-    source, program, files = tmp_path / "guard.c", tmp_path / "guard.o", tmp_path / "bpf"
-    source.write_text(DISPATCHED)
-    subprocess.run(["clang", "-g", "-target", "bpf", "-O2", "-I/usr/include/x86_64-linux-gnu", "-c", source, "-o", program], check=True)
-    files.mkdir()
-    subprocess.run(["mount", "-t", "bpf", "bpf", files], check=True)
-    os.environ["LIBXDP_BPFFS"] = str(files)
-    try:
-        index = int(box.space.run("cat", "/sys/class/net/eth1/ifindex").stdout)
-        libxdp.xdp_program__open_file.restype = ctypes.c_void_p
-        opened = ctypes.c_void_p(libxdp.xdp_program__open_file(str(program).encode(), b"xdp", None))
-        assert opened.value and opened.value < (1 << 64) - 4096, "libxdp opens it"
-        with box.space.entered():
-            # XDP_MODE_NATIVE
-            assert libxdp.xdp_program__attach(opened, index, 1, 0) == 0
-        shown = box.ip("-d", "link", "show", "eth1").stdout
-        assert "xdp_dispatcher" in shown, shown
-        done = box.space.run(binary(), "accelerate", "eth0", "eth1", "--socket", tmp_path / "router.sock", check=False)
-        said = re.sub(r"\x1b\[[0-9;]*m|\s+", " ", done.stdout)
-        assert done.returncode == 1
-        assert "eth1 has an XDP program already: number " in said and "the dispatcher of libxdp" in said, said
-        assert "which calls guard_of_lab" in said and "xdp-loader unload eth1 --all" in said, said
-        # It is as it was, and eth0 without a program.
-        assert box.ip("-d", "link", "show", "eth1").stdout == shown and "xdp" not in box.ip("link", "show", "eth0").stdout
-        with box.space.entered():
-            assert libxdp.xdp_program__detach(opened, index, 1, 0) == 0
-        libxdp.xdp_program__close(opened)
-        router = box.accelerate("eth0", "eth1")
-        # And while Turnpike is there, no other program takes its place.
-        opened = ctypes.c_void_p(libxdp.xdp_program__open_file(str(program).encode(), b"xdp", None))
-        with box.space.entered():
-            assert libxdp.xdp_program__attach(opened, index, 1, 0) < 0
-        libxdp.xdp_program__close(opened)
-        box.settle()
-        counted = Counted(router, "eth0")
-        assert pings(box.a, FAR[0]) and counted["accelerated"]
-        router.stop()
-    finally:
-        del os.environ["LIBXDP_BPFFS"]
-        subprocess.run(["umount", files], check=True)
