@@ -6,6 +6,7 @@ import subprocess
 from lib.router import binary
 
 from .lib.hosts import Inside
+from .test_accelerate import FORWARDING
 
 # A program for a dispatcher, which runs it by its priority.
 PROGRAM = """
@@ -34,6 +35,7 @@ def test_a_dispatcher_of_libxdp_is_named_with_its_programs_and_left_alone(machin
     machine.write("/run/guard.o", program.read_bytes())
     machine.run("mount", "-t", "bpf", "bpf", "/sys/fs/bpf", check=False)
     attach = lambda: machine.run("python3", "-c", ATTACH, "veth2", check=False)  # noqa: E731
+    before = {name: machine.read(name).strip() for name in FORWARDING}
     hosts = [Inside(machine, side, "af_xdp") for side in (1, 2)]
     try:
         done = attach()
@@ -48,10 +50,14 @@ def test_a_dispatcher_of_libxdp_is_named_with_its_programs_and_left_alone(machin
         assert "xdp" not in machine.run("ip", "link", "show", "veth1").stdout
         # Once it is gone Turnpike starts, and no other program takes its place then.
         machine.run("ip", "link", "set", "veth2", "xdp", "off")
+        for name in FORWARDING:
+            machine.write_setting(name, 1)
         router = machine.router('require "turnpike".accelerate { "veth1", "veth2" }\n')
         assert attach().returncode == 1
         assert {of["name"] for of in router.show("acceleration")["interfaces"]} == {"veth1", "veth2"}
         router.stop()
     finally:
+        for name, value in before.items():
+            machine.write_setting(name, value)
         for host in hosts:
             host.close()
