@@ -7,12 +7,18 @@ machine's cores, so cycles are those of all cores: the time that the machine was
 
 kernel        the kernel's forwarding
 accelerate    the same, and `turnpike accelerate` on both interfaces
+in-kernel     the same with `--in-kernel`
+xdp-forward   xdp-forward of xdp-tools 1.5 on both interfaces, by the kernel's own table; left out if it is not installed
+
+XDP programs send to a veth host only if it has GRO, so it has in the rows of in-kernel and xdp-forward.
 
 --start measures instead the time from the command to the first accelerated packet of a stream: with a full table in the
 kernel, with a default route and without, and with as many networks none of which is beside another.
 """
 
+import contextlib
 import gzip
+import shutil
 import statistics
 import subprocess
 import sys
@@ -22,7 +28,7 @@ from pathlib import Path
 
 import common
 
-ROWS = ["kernel", "accelerate"]
+ROWS = ["kernel", "accelerate", "in-kernel", "xdp-forward"]
 SIZES = [64, 512, 1500]
 ROUTES = [4, 500_000]
 FULL_TABLE = 1_000_000
@@ -58,18 +64,46 @@ def routes(box, count, directory):
     return f"table:{file}"
 
 
+def xdp_forward(box, word, *options):
+    """Loads or unloads xdp-forward on both interfaces."""
+    box.space.run("xdp-forward", word, *options, "eth0", "eth1")
+
+
+@contextlib.contextmanager
+def forwarding(box, row):
+    """The router of a row at work; gives its counters of packets, if it has them."""
+    from lib.accelerate import status
+
+    if row in ("in-kernel", "xdp-forward"):
+        for host in (box.a, box.b):
+            host.run("ethtool", "-K", "eth0", "gro", "on")
+    if row == "xdp-forward":
+        xdp_forward(box, "load", "-m", "native")
+    router = box.accelerate("eth0", "eth1") if row in ("accelerate", "in-kernel") else None
+    try:
+        yield (lambda: status(router)["eth0"]["packets"]) if router else None
+    finally:
+        if row == "xdp-forward":
+            xdp_forward(box, "unload")
+
+
 def measure(row, size, count, given):
     """Million packets per second, and cycles of all cores for each."""
-    from lib.accelerate import Box, packets
+    from lib.accelerate import IN_KERNEL, SOCKETS, Box
     from lib.lab import Lab
     from lib.router import binary
 
     lab, directory = Lab(), tempfile.TemporaryDirectory()
     try:
         box = Box(lab, quiet=True)
+        box.mode = IN_KERNEL if row == "in-kernel" else SOCKETS
+        # The machine's setting is that of new namespaces; a host that forwards sends the packets back.
+        for host in box.hosts.values():
+            host.sysctl("net.ipv4.ip_forward", 0)
         box.settle()
         destination = routes(box, count, directory.name)
-        router = box.accelerate("eth0", "eth1") if row == "accelerate" else None
+        making = contextlib.ExitStack()
+        taken = making.enter_context(forwarding(box, row))
         command = box.a.command(
             binary(), "generate", "--device", "eth0", "--to-mac", "02:00:00:00:01:01", "--from", "10.0.1.2",
             "--to", destination, "--size", size, "--rate", "max", "--full", "lose", "--seconds", given.seconds + 2,
@@ -88,8 +122,9 @@ def measure(row, size, count, given):
         forwarded, used, lasted = sent() - packets_before, busy() - busy_before, time.monotonic() - begun
         generator.terminate()
         generator.communicate()
-        if router:
-            assert packets(router, "eth0", "accelerated") > forwarded / 2, "the kernel forwarded them"
+        if taken:
+            assert taken()["accelerated"] > forwarded / 2, f"the kernel forwarded them: {forwarded}, {taken()}"
+        making.close()
         return {"mpps": forwarded / lasted / 1e6, "us": used * 1e6 / max(forwarded, 1)}
     finally:
         lab.close()
@@ -97,15 +132,16 @@ def measure(row, size, count, given):
 
 
 def table_of(results):
-    lines = ["| routes | bytes | kernel, Mpps | accelerated | of the kernel | busy, µs a packet: kernel | accelerated |", "|---|---|---|---|---|---|---|"]
+    """A row for each way of forwarding: million packets per second with the least, as a multiple of the kernel's, and the time
+    of all cores for a packet."""
+    lines = ["| routes | bytes | forwarding | Mpps | of the kernel | busy, µs a packet |", "|---|---|---|---|---|---|"]
     for (count, size), rows in results.items():
         middle = {row: {what: statistics.median(one[what] for one in runs) for what in ("mpps", "us")} for row, runs in rows.items()}
-        least = {row: min(one["mpps"] for one in runs) for row, runs in rows.items()}
-        kernel, ours = middle["kernel"], middle["accelerate"]
-        lines.append(
-            f"| {count:,} | {size} | {kernel['mpps']:.3f} ({least['kernel']:.3f}) | {ours['mpps']:.3f} ({least['accelerate']:.3f}) | "
-            f"{ours['mpps'] / kernel['mpps']:.2f} | {kernel['us']:.2f} | {ours['us']:.2f} |"
-        )
+        for row, runs in rows.items():
+            least, now = min(one["mpps"] for one in runs), middle[row]
+            lines.append(
+                f"| {count:,} | {size} | {row} | {now['mpps']:.3f} ({least:.3f}) | {now['mpps'] / middle['kernel']['mpps']:.2f} | {now['us']:.2f} |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -172,7 +208,9 @@ def starts(given):
 
 
 def main():
-    parser = common.options(__doc__, 5)
+    parser = common.options(__doc__, 5, ROWS)
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes of frames")
+    parser.add_argument("--routes", default=",".join(map(str, ROUTES)), help="numbers of routes")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement (1)")
     parser.add_argument("--no-docs", action="store_true", help="leave docs/ as it is")
     parser.add_argument("--start", action="store_true", help="the time until packets are accelerated, with a full table")
@@ -180,10 +218,14 @@ def main():
     if given.start:
         return starts(given)
     about, results = common.machine(), {}
-    for count in ROUTES:
-        for size in SIZES:
+    rows = given.rows.split(",")
+    if "xdp-forward" in rows and not shutil.which("xdp-forward"):
+        print("xdp-forward is left out: it is not installed (xdp-tools 1.5)", file=sys.stderr)
+        rows.remove("xdp-forward")
+    for count in map(int, given.routes.split(",")):
+        for size in map(int, given.sizes.split(",")):
             print(f"{count} routes, {size} bytes", file=sys.stderr)
-            results[count, size] = common.rounds(given.runs, ROWS, lambda row: measure(row, size, count, given))  # noqa: B023
+            results[count, size] = common.rounds(given.runs, rows, lambda row: measure(row, size, count, given))  # noqa: B023
     drawn = table_of(results)
     print(common.named(about))
     print(drawn)

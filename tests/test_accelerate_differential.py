@@ -13,7 +13,7 @@ import random
 
 import pytest
 
-from lib.accelerate import packets, takes_packets
+from lib.accelerate import IN_KERNEL, MODES, packets, receives_frames, takes_packets
 from lib.cases import all_cases, random_frame
 from lib.twins import KernelWires, differences, outcome, show
 
@@ -26,10 +26,14 @@ CASES = all_cases()
 RANDOM = {"left own id", "right own id"}
 
 
-@pytest.fixture(scope="module")
-def twins(module_lab):
+@pytest.fixture(scope="module", params=MODES)
+def twins(module_lab, request):
     plain, faster = KernelWires(module_lab), KernelWires(module_lab)
-    faster.router = module_lab.router(faster.inside, "", command=["accelerate", "tp-left", "tp-right"])
+    options = ["--in-kernel"] if request.param == IN_KERNEL else []
+    if options:
+        for end in faster.ends:
+            receives_frames(end, "wire")
+    faster.router = module_lab.router(faster.inside, "", command=["accelerate", *options, "tp-left", "tp-right"])
     takes_packets(faster.router)
     for wires in (plain, faster):
         wires.left.receive(1), wires.right.drain()

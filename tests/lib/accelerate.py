@@ -14,14 +14,22 @@ from . import tables
 from .netns import veth, wait_for
 
 HOSTS = "abc"
+# Of `turnpike accelerate`: by AF_XDP sockets, or by the XDP programs alone.
+SOCKETS, IN_KERNEL = "sockets", "in-kernel"
+MODES = [SOCKETS, IN_KERNEL]
+
+
+def receives_frames(host, interface="eth0"):
+    """Has a host on veth take frames of XDP programs, and complete its own checksums, as one on a wire does."""
+    host.run("ethtool", "-K", interface, "gro", "on", "tx", "off")
 
 
 class Box:
     """The router's namespace `space`, and hosts by their names, each the gateway of 198.51.N.0/24 and 2001:db8:N::/48
     behind it."""
 
-    def __init__(self, lab, quiet=False):
-        self.lab = lab
+    def __init__(self, lab, mode=SOCKETS, quiet=False):
+        self.lab, self.mode = lab, mode
         self.space = lab.namespace("box", quiet)
         if quiet:
             for scope in ("all", "default"):
@@ -38,6 +46,8 @@ class Box:
             host.sysctl("net.ipv6.conf.default.accept_dad", 0)
             veth(self.space, f"eth{number - 1}", host, "eth0",
                  f"02:00:00:00:0{number}:01", f"02:00:00:00:0{number}:02")
+            if mode == IN_KERNEL:
+                receives_frames(host)
             self.ip("address", "add", f"10.0.{number}.1/24", "brd", "+", "dev", f"eth{number - 1}")
             self.ip("address", "add", f"fd00:{number}::1/64", "dev", f"eth{number - 1}", "nodad")
             host.run("ip", "address", "add", f"10.0.{number}.2/24", "dev", "eth0")
@@ -70,7 +80,8 @@ class Box:
 
     def accelerate(self, *interfaces, wait=True, **options):
         """Starts `turnpike accelerate`; unless `wait=False` packets are taken when this returns."""
-        router = self.lab.router(self.space, "", command=["accelerate", *interfaces], wait=wait, **options)
+        mode = ["--in-kernel"] if self.mode == IN_KERNEL else []
+        router = self.lab.router(self.space, "", command=["accelerate", *mode, *interfaces], wait=wait, **options)
         if wait:
             takes_packets(router)
         return router

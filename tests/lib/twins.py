@@ -46,7 +46,7 @@ class KernelWires:
 
     def __init__(self, lab):
         self.inside = lab.namespace("kernel")
-        ends = [lab.namespace("kleft", quiet=True), lab.namespace("kright", quiet=True)]
+        ends = self.ends = [lab.namespace("kleft", quiet=True), lab.namespace("kright", quiet=True)]
         inside = self.inside
         inside.sysctl("net.ipv6.conf.default.accept_dad", 0)
         inside.sysctl("net.ipv4.conf.default.rp_filter", 0)

@@ -4,6 +4,7 @@ import pytest
 
 from lib.kernel import reaches
 from lib.netns import wait_for
+from lib.router import binary
 from lib.traffic import Sink, Stream, lost
 
 from .lib.hosts import _join, address, ping
@@ -95,3 +96,22 @@ def test_nics_of_the_kernel_are_accelerated_and_are_its_own_again(machine, hosts
         sink.close()
     for host in hosts:
         assert "xdp" not in machine.run("ip", "link", "show", "dev", host.device).stdout
+
+
+def test_programs_that_forward_need_a_kernel_that_says_who_sends_their_frames(machine, hosts):
+    release = tuple(map(int, machine.run("uname", "-r").stdout.split("-")[0].split(".")[:2]))
+    names = [host.device for host in hosts]
+    if release < (6, 3):
+        refused = machine.run(binary(), "accelerate", "--in-kernel", *names, check=False)
+        assert refused.returncode == 1 and "Linux 6.3" in refused.stderr, refused
+        return
+    listed = ", ".join(f'"{name}"' for name in names)
+    router = machine.router(f'require "turnpike".accelerate {{ {listed}, in_kernel = true }}\n')
+    takes = lambda: all(of[family]["accelerated"] for of in router.show("acceleration")["interfaces"] for family in ("ip4", "ip6"))  # noqa: E731
+    assert wait_for(takes, 60, 0.2), router.log()
+    for family in (4, 6):
+        ping(hosts[0], hosts[1], family, seconds=30)
+        ping(hosts[1], hosts[0], family, size=1452, seconds=30)
+    taken = accelerated(router)
+    assert all(taken[name] for name in names), (router.show("acceleration"), router.log())
+    router.stop()

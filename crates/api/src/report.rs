@@ -1371,8 +1371,10 @@ pub struct Command {
 pub struct Acceleration {
     /// The interfaces.
     pub interfaces: Vec<AcceleratedInterface>,
-    /// Prefixes at which the treatment of packets changes, in the XDP programs.
+    /// Prefixes at which the treatment of packets changes, in the XDP programs; 0 if these forward themselves.
     pub boundaries: usize,
+    /// True if the XDP programs forward themselves.
+    pub in_kernel: bool,
 }
 
 /// A kernel interface whose forwarding is accelerated.
@@ -1391,8 +1393,11 @@ pub struct AcceleratedInterface {
     /// Its VLANs, of which frames with one 802.1Q tag are accelerated.
     #[serde(default)]
     pub vlans: Vec<AcceleratedVlan>,
-    /// The longest IP packet that is accelerated, in bytes: the least MTU of the interfaces.
+    /// The longest IP packet that is accelerated, in bytes: the least MTU of the interfaces. Programs that forward themselves
+    /// take longer ones as well, up to the MTU of the outgoing interface.
     pub longest: u16,
+    /// The reason why packets that leave by it stay with the kernel, where programs forward themselves.
+    pub closed: Option<String>,
     /// Received packets: `accelerated`, `returned` to the kernel after that, and those that the program left to the
     /// kernel, by reason.
     pub packets: BTreeMap<String, u64>,

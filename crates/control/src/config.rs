@@ -352,6 +352,8 @@ pub struct Acceleration {
     pub has_kernel_filters: bool,
     /// True if VLAN devices on the interfaces stay with the kernel.
     pub leaves_vlans: bool,
+    /// True if the interfaces' XDP programs forward themselves.
+    pub in_kernel: bool,
 }
 
 /// A port's filter.
@@ -412,6 +414,8 @@ pub struct Port {
     pub driver: Option<Driver>,
     /// True if its device is a kernel interface that stays the kernel's: the port receives what is only to be forwarded.
     pub accelerate: bool,
+    /// True if the XDP program of that interface forwards itself, without the port.
+    pub in_kernel: bool,
     /// True if the kernel interface is taken over although it has addresses, a default route or remote sessions.
     pub take_over: bool,
     /// A MAC to use in place of the device's.
@@ -451,6 +455,7 @@ impl Port {
             device: Device::Kernel(String::new()),
             driver: None,
             accelerate: false,
+            in_kernel: false,
             take_over: false,
             mac: None,
             mtu: None,

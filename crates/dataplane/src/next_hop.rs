@@ -211,17 +211,38 @@ pub struct NextHopTable {
     /// Number of times that each number was withdrawn, so that a waiting packet with a number is
     /// not treated as one of the number's next use.
     generations: Box<[AtomicU16]>,
+    copy: Option<NextHopCopy>,
+}
+
+/// Memory in which others, programs in the kernel, read the table: words by number, and members. It lives as long as the
+/// process, and nobody else writes there.
+#[derive(Clone, Copy, Debug)]
+pub struct NextHopCopy {
+    /// [`NEXT_HOPS`] words.
+    pub hops: &'static [AtomicU64],
+    /// [`GROUP_MEMBERS`] numbers.
+    pub members: &'static [AtomicU16],
 }
 
 impl NextHopTable {
     /// Creates a table in which the reserved numbers have their meaning and all others have no
     /// route.
     pub fn new() -> Self {
+        Self::with_copy(None)
+    }
+
+    /// Creates it with a copy, which gets each change at once, after the table itself. Places beyond the end of its memory
+    /// are not copied.
+    pub fn with_copy(copy: Option<NextHopCopy>) -> Self {
         let table = Self {
+            copy,
             hops: Box::new([const { AtomicU64::new(WORD_NO_ROUTE) }; NEXT_HOPS]),
             members: (0..GROUP_MEMBERS).map(|_| AtomicU16::new(NO_ROUTE)).collect(),
             generations: (0..NEXT_HOPS).map(|_| AtomicU16::new(0)).collect(),
         };
+        if let Some(copy) = copy {
+            copy.hops.iter().for_each(|word| word.store(WORD_NO_ROUTE, Ordering::Release));
+        }
         table.set(LOCAL, NextHop::Local);
         table.set(BLACKHOLE, NextHop::Blackhole);
         table.set(MULTICAST, NextHop::Multicast);
@@ -239,7 +260,11 @@ impl NextHopTable {
     /// Gives the number a new meaning, seen by forwarders from their next load on.
     pub fn set(&self, id: u16, hop: NextHop) {
         let index = usize::from(id) & (NEXT_HOPS - 1);
-        self.hops[index].store(Packed::from(hop).0, Ordering::Release);
+        let word = Packed::from(hop).0;
+        self.hops[index].store(word, Ordering::Release);
+        if let Some(copied) = self.copy.and_then(|copy| copy.hops.get(index)) {
+            copied.store(word, Ordering::Release);
+        }
     }
 
     /// Withdraws a number, which has no route until it gets another meaning. No forwarder may hold
@@ -269,9 +294,13 @@ impl NextHopTable {
         let Some(range) = self.members.get(first as usize..first as usize + members.len()) else {
             return false;
         };
-        for (slot, &member) in range.iter().zip(members) {
-            slot.store(member, Ordering::Relaxed);
-        }
+        let store = |range: &[AtomicU16]| {
+            for (slot, &member) in range.iter().zip(members) {
+                slot.store(member, Ordering::Relaxed);
+            }
+        };
+        store(range);
+        self.copy.and_then(|copy| copy.members.get(first as usize..)).into_iter().for_each(store);
         true
     }
 
@@ -412,6 +441,30 @@ mod tests {
             seen[usize::from(path) - 20] += 1;
         }
         assert!(seen.iter().all(|&n| (900..1100).contains(&n)), "{seen:?}");
+    }
+
+    #[test]
+    fn a_copy_has_each_change_of_hops_and_members() {
+        let copy = NextHopCopy {
+            hops: Box::leak((0..NEXT_HOPS).map(|_| AtomicU64::new(7)).collect()),
+            members: Box::leak((0..200).map(|_| AtomicU16::new(7)).collect()),
+        };
+        let table = NextHopTable::with_copy(Some(copy));
+        let word = |number: u16| copy.hops[usize::from(number)].load(Ordering::Relaxed);
+        assert_eq!(
+            (word(NO_ROUTE), word(LOCAL), word(99)),
+            (WORD_NO_ROUTE, WORD_LOCAL, WORD_NO_ROUTE)
+        );
+        table.set(99, NextHop::Glean { interface: interface(3) });
+        assert_eq!(word(99), table.get(99).0);
+        table.take_back(99);
+        assert_eq!(word(99), WORD_NO_ROUTE);
+        assert!(
+            table.set_members(198, &[20, 21, 22]),
+            "the table has room, and the copy keeps its own"
+        );
+        let members = |at: usize| copy.members[at].load(Ordering::Relaxed);
+        assert_eq!((members(197), members(198), members(199)), (7, 20, 21));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod control;
 mod events;
 mod filter;
 mod flow_rules;
+pub(crate) mod in_kernel;
 mod interrupts;
 mod kernel;
 mod libbpf;
@@ -31,7 +32,7 @@ mod sockets;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -96,6 +97,9 @@ pub struct PortConfig {
     /// True if the kernel interface stays the kernel's, and the port receives only what is to be forwarded; see
     /// [`accelerate`].
     pub accelerate: bool,
+    /// The number of its interface in [`KernelTables`](crate::KernelTables) if the kernel interface stays the kernel's and its
+    /// XDP program forwards by these, without the port; see [`in_kernel`].
+    pub in_kernel: Option<u8>,
     /// Requested receive queues; the device may have fewer, unless the number is exact.
     pub rx_queues: u16,
     /// Requested transmit queues; the device may have fewer, unless the number is exact.
@@ -138,6 +142,7 @@ impl PortConfig {
             device,
             driver: None,
             accelerate: false,
+            in_kernel: None,
             rx_queues: 1,
             tx_queues: 1,
             control_queue: false,
@@ -681,9 +686,13 @@ fn open_accelerated(
     kernel.check_accelerated().map_err(refuse)?;
     let failed = |errno| config.error(format!("{name}: reading the MTU"), errno);
     let mtu = kernel.mtu().map_err(failed)?;
-    let acceleration = Acceleration::attach(&name, kernel.index()).map_err(refuse)?;
+    let acceleration =
+        Acceleration::attach(&name, kernel.index(), config.in_kernel).map_err(refuse)?;
     notes.extend(kernel.prepare_xdp());
-    let started = start_af_xdp_in_time(eal, config, pool, &mut kernel, mtu, &mut notes)?;
+    let started = match config.in_kernel {
+        None => start_af_xdp_in_time(eal, config, pool, &mut kernel, mtu, &mut notes)?,
+        Some(_) => start_silent(eal, config, pool, &kernel)?,
+    };
     let how = match acceleration.generic() {
         None => format!("{name}: its driver runs the XDP program"),
         Some(why) => {
@@ -694,6 +703,45 @@ fn open_accelerated(
     let mut open = OpenPort::new(started, config, notes, mtu, Some(kernel));
     open.acceleration = Some(acceleration);
     Ok(open)
+}
+
+/// Starts a device that never receives, for an interface whose XDP program forwards itself. A thread that waits for its
+/// packets is never woken by it.
+fn start_silent(
+    eal: &Eal,
+    config: &PortConfig,
+    pool: &Mempool,
+    kernel: &KernelInterface,
+) -> Result<Started, Error> {
+    let device = CString::new(format!("net_null_{}", kernel.name)).unwrap_or_default();
+    let attached = Attached::new(eal, config, "vdev", device, "no-rx=1")?;
+    let own = PortConfig { rx_queues: 1, tx_queues: 1, ..config.clone() };
+    let mut started = attached.start(&own, pool, Wish::of(&own), None)?;
+    let never = Silence::new().map_err(|errno| config.error("making an event", errno))?;
+    started.rx_interrupts = RxInterrupts::of_sockets(vec![never.0.as_raw_fd()]);
+    started.silence = Some(never);
+    started.driver = IN_KERNEL.to_owned();
+    let gone = || config.refuse(format!("device {} is gone", kernel.name));
+    started.filter.own = kernel.mac().ok_or_else(gone)?;
+    Ok(started)
+}
+
+/// The driver of ports whose interfaces forward by XDP programs.
+const IN_KERNEL: &str = "xdp";
+
+/// A descriptor that is never readable.
+struct Silence(OwnedFd);
+
+impl Silence {
+    fn new() -> Result<Self, Errno> {
+        // SAFETY: makes a descriptor.
+        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if event < 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: a descriptor that the kernel has just created for us.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(event) }))
+    }
 }
 
 /// Starts the device for control traffic of an AF_XDP port, and then the program that sends packets there.
@@ -1035,6 +1083,8 @@ struct Started {
     /// Rings of an AF_PACKET driver, by queue; mapped until it is closed.
     packet_rings: Vec<PacketRing>,
     rx_interrupts: RxInterrupts,
+    /// Waited for in place of a device that never receives; open until it is closed.
+    silence: Option<Silence>,
     driver: String,
     negotiated: Negotiated,
     /// True if it reports changes of its link.
@@ -1190,6 +1240,7 @@ impl Attached {
             rings: None,
             packet_rings: Vec::new(),
             rx_interrupts: RxInterrupts::of_sockets(sockets),
+            silence: None,
             driver,
             negotiated,
             link_interrupts: events::has_link_interrupts(&config.device, &info),

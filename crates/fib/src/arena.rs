@@ -10,6 +10,43 @@
 
 use bytemuck::Zeroable;
 
+/// An array of atomics that lives as long as the last reader.
+pub(crate) trait Room<T>: Send + Sync {
+    /// Returns all elements.
+    fn all(&self) -> &[T];
+
+    /// Returns all elements, as an array whose length the compiler knows.
+    ///
+    /// # Panics
+    /// If `N` exceeds the reserved length: a bug of this crate.
+    #[inline(always)]
+    fn array<const N: usize>(&self) -> &[T; N] {
+        self.all().first_chunk().expect("the room has this length")
+    }
+
+    /// Requests memory of a NUMA node, where that is possible.
+    fn place(&self, _node: u32) {}
+}
+
+/// Memory that was lent for the life of the process.
+impl<T: Send + Sync> Room<T> for &'static [T] {
+    #[inline(always)]
+    fn all(&self) -> &[T] {
+        self
+    }
+}
+
+impl<T: Zeroable + Send + Sync> Room<T> for Arena<T> {
+    #[inline(always)]
+    fn all(&self) -> &[T] {
+        Arena::all(self)
+    }
+
+    fn place(&self, node: u32) {
+        Arena::place(self, node);
+    }
+}
+
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Smaller arrays get no huge page.

@@ -29,6 +29,11 @@ impl Buddy {
         Self { bump: 0, end: end as u32, free: [const { BTreeSet::new() }; ORDERS] }
     }
 
+    /// Returns the number of places.
+    pub fn len(&self) -> usize {
+        self.end as usize
+    }
+
     /// Allocates `len` (at most 64) places; returns the first.
     pub fn allocate(&mut self, len: usize) -> Option<u32> {
         let order = order(len);

@@ -20,6 +20,8 @@
 //! Entries are stored one by one, each with release ordering; a new table of 256 is filled before
 //! its entry is stored, and reused after a grace period.
 //!
+//! The memory may be lent ([`Lent4`]), so that programs in the kernel read the table as well.
+//!
 //! Limits: next hops 32,767; 32,768 /24s with prefixes longer than /24 ([`Error::Full`] beyond).
 //! Memory that lookups read: 32 MiB, plus 512 bytes per /24 with longer prefixes.
 
@@ -33,8 +35,8 @@ use std::{
 
 use crate::{
     Address, Bits, Change, Error, GracePeriod, Lookup, NO_ROUTE, NextHopId, Prefix, Table,
-    arena::Arena,
-    check_changes, check_next_hop,
+    arena::{Arena, Room},
+    check_changes, check_next_hop, check_room,
     prefetch::prefetch,
     rib::{NodeId, Rib, Slot, SlotRuns},
     runs::Retired,
@@ -50,10 +52,19 @@ const IS_GROUP: u16 = 1 << 15;
 /// Addresses looked up together.
 const BATCH: usize = 64;
 
+/// Memory of a table that others than this process read and nobody else writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent4 {
+    /// An entry for each /24, in the order of addresses.
+    pub first: &'static [AtomicU16],
+    /// Groups of 256 entries for the addresses of a /24.
+    pub long: &'static [AtomicU16],
+}
+
 /// The part of the table that readers see.
-struct Shared {
-    tbl24: Arena<AtomicU16>,
-    tbl_long: Arena<AtomicU16>,
+struct Shared<R> {
+    tbl24: R,
+    tbl_long: R,
 }
 
 #[inline(always)]
@@ -61,7 +72,7 @@ fn long_index(entry: u16, address: u32) -> usize {
     usize::from(entry & !IS_GROUP) % GROUPS * GROUP + (address & 0xff) as usize
 }
 
-impl Shared {
+impl<R: Room<AtomicU16>> Shared<R> {
     #[inline(always)]
     fn lookup(&self, address: u32) -> NextHopId {
         let tbl24: &[AtomicU16; ENTRIES] = self.tbl24.array();
@@ -74,7 +85,7 @@ impl Shared {
     }
 }
 
-impl Lookup<Ipv4Addr> for Shared {
+impl<R: Room<AtomicU16>> Lookup<Ipv4Addr> for Shared<R> {
     fn lookup(&self, address: Ipv4Addr) -> NextHopId {
         self.lookup(address.bits())
     }
@@ -106,8 +117,8 @@ impl Lookup<Ipv4Addr> for Shared {
 }
 
 /// The writer.
-pub(crate) struct Dir24 {
-    shared: Arc<Shared>,
+pub(crate) struct Dir24<R = Arena<AtomicU16>> {
+    shared: Arc<Shared<R>>,
     rib: Rib<u32>,
     /// Number of groups that have ever been in use, and the groups free now.
     groups: usize,
@@ -119,9 +130,28 @@ pub(crate) struct Dir24 {
 
 impl Dir24 {
     pub fn new(grace: Box<dyn GracePeriod>) -> Self {
-        let shared = Shared { tbl24: Arena::new(ENTRIES), tbl_long: Arena::new(GROUPS * GROUP) };
+        Self::over(Arena::new(ENTRIES), Arena::new(GROUPS * GROUP), grace)
+    }
+}
+
+impl Dir24<&'static [AtomicU16]> {
+    /// Creates a table in lent memory.
+    ///
+    /// # Errors
+    /// It is too small.
+    pub fn lent(lent: Lent4, grace: Box<dyn GracePeriod>) -> Result<Self, Error> {
+        check_room("dir-24-8", lent.first.len(), ENTRIES)?;
+        check_room("dir-24-8", lent.long.len(), GROUPS * GROUP)?;
+        let used = lent.first.iter().filter(|entry| entry.load(Ordering::Relaxed) != NO_ROUTE);
+        used.for_each(|entry| entry.store(NO_ROUTE, Ordering::Release));
+        Ok(Self::over(lent.first, lent.long, grace))
+    }
+}
+
+impl<R: Room<AtomicU16>> Dir24<R> {
+    fn over(tbl24: R, tbl_long: R, grace: Box<dyn GracePeriod>) -> Self {
         Self {
-            shared: Arc::new(shared),
+            shared: Arc::new(Shared { tbl24, tbl_long }),
             rib: Rib::new(),
             groups: 0,
             free_groups: Vec::new(),
@@ -233,7 +263,7 @@ impl Dir24 {
     }
 }
 
-impl Table<Ipv4Addr> for Dir24 {
+impl<R: Room<AtomicU16> + 'static> Table<Ipv4Addr> for Dir24<R> {
     fn reader(&self) -> Arc<dyn Lookup<Ipv4Addr>> {
         Arc::clone(&self.shared) as _
     }

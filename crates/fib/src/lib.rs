@@ -67,6 +67,11 @@
 //! too early makes a late reader return a wrong next hop; it can never make it read memory outside the
 //! table, because no memory is unmapped while a reader exists.
 //!
+//! # Lent memory
+//!
+//! Tables may be made in memory that others read, with the same layout and orders of writes: programs in the kernel
+//! ([`new_ipv4_in`], [`new_ipv6_in`]). Their grace periods must include those readers.
+//!
 //! # NUMA nodes
 //!
 //! [`Replicas`] keeps a copy of a table in the memory of each node ([`Table::place`]); [`Table::readers`]
@@ -127,7 +132,9 @@ pub mod synthetic;
 mod words;
 
 pub use address::{Address, Bits, Prefix};
+pub use dir24_8::Lent4;
 pub use grace::{EpochReader, Epochs, GracePeriod, NoReaders};
+pub use poptrie::Lent6;
 pub use replicas::Replicas;
 
 /// Number of a next hop, 15 bits.
@@ -353,6 +360,28 @@ pub fn new_ipv6(
     })
 }
 
+/// Creates an empty IPv4 table of structure [`Algorithm::Dir24_8`] in memory that programs in the kernel read as well.
+///
+/// # Errors
+/// [`Error::Room`]: it is too small.
+pub fn new_ipv4_in(
+    lent: Lent4,
+    grace: Box<dyn GracePeriod>,
+) -> Result<Box<dyn Table<Ipv4Addr>>, Error> {
+    Ok(Box::new(dir24_8::Dir24::lent(lent, grace)?))
+}
+
+/// Creates an empty IPv6 table of structure [`Algorithm::Poptrie`] in memory that programs in the kernel read as well.
+///
+/// # Errors
+/// [`Error::Room`]: it is too small.
+pub fn new_ipv6_in(
+    lent: Lent6,
+    grace: Box<dyn GracePeriod>,
+) -> Result<Box<dyn Table<Ipv6Addr>>, Error> {
+    Ok(Box::new(poptrie::Poptrie::lent(lent, grace)?))
+}
+
 /// Creates an empty IPv4 table for a VRF: it takes some kilobytes up to `most` routes, usually [`SMALL_ROUTES`], and is
 /// replaced by one of the given structure beyond (`growing.rs`). `grace` is called for each of them.
 ///
@@ -431,6 +460,16 @@ pub enum Error {
         /// Its limit.
         limit: usize,
     },
+    /// Memory that is too small for a table.
+    #[error("the {structure} table needs room for {needed} elements; there is room for {len}")]
+    Room {
+        /// The structure's name.
+        structure: &'static str,
+        /// The elements given.
+        len: usize,
+        /// The elements needed.
+        needed: usize,
+    },
     /// There would be room if readers had finished with the pieces they may still see.
     #[error(
         "the {structure} table has no room: {waiting} retired pieces wait for a grace period that \
@@ -467,6 +506,11 @@ pub(crate) fn check_next_hop(next_hop: NextHopId) -> Result<(), Error> {
         1..=MAX_NEXT_HOP => Ok(()),
         _ => Err(Error::NextHop { next_hop }),
     }
+}
+
+/// Refuses memory that is too small.
+pub(crate) fn check_room(structure: &'static str, len: usize, needed: usize) -> Result<(), Error> {
+    if len >= needed { Ok(()) } else { Err(Error::Room { structure, len, needed }) }
 }
 
 /// Refuses a batch in which a next hop is out of range, before anything changes.

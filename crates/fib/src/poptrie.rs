@@ -40,6 +40,10 @@
 //! A node is not changed once it is reachable; a direct entry is one atomic store with release
 //! ordering, and readers load it with acquire ordering. Each address is governed by one entry.
 //!
+//! # Lent memory
+//!
+//! The memory may be lent ([`Lent6`]), so that programs in the kernel read the table as well.
+//!
 //! # Limits
 //!
 //! Next hops: 32,767. Nodes 2^22, leaves 2^25 ([`Error::Full`] beyond). Memory that lookups read:
@@ -55,9 +59,9 @@ use std::{
 
 use crate::{
     Address, Bits, Change, Error, GracePeriod, Lookup, NO_ROUTE, NextHopId, Prefix, Table,
-    arena::Arena,
+    arena::{Arena, Room},
     buddy::Buddy,
-    check_changes, check_next_hop,
+    check_changes, check_next_hop, check_room,
     prefetch::prefetch,
     rib::{NodeId, Rib, Slot, SlotRuns},
     runs::Retired,
@@ -76,11 +80,49 @@ const NODE_WORDS: usize = 3;
 /// A direct entry with this bit is a leaf.
 const IS_LEAF: u32 = 1 << 31;
 
+/// Memory of a table that others than this process read and nobody else writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent6 {
+    /// An entry for each value of the first 18 bits.
+    pub direct: &'static [AtomicU32],
+    /// Room for 2^22 nodes.
+    pub nodes: &'static [[AtomicU64; NODE_WORDS]],
+    /// Room for 2^25 leaves.
+    pub leaves: &'static [AtomicU16],
+    /// The first of these nodes and leaves, which others read and which alone are used.
+    pub used: (usize, usize),
+}
+
+/// The kinds of memory of a table.
+trait Rooms: 'static {
+    type Direct: Room<AtomicU32>;
+    type Nodes: Room<[AtomicU64; NODE_WORDS]>;
+    type Leaves: Room<AtomicU16>;
+}
+
+/// The table's own memory.
+pub(crate) struct Own;
+
+impl Rooms for Own {
+    type Direct = Arena<AtomicU32>;
+    type Nodes = Arena<[AtomicU64; NODE_WORDS]>;
+    type Leaves = Arena<AtomicU16>;
+}
+
+/// Lent memory.
+pub(crate) struct Lent;
+
+impl Rooms for Lent {
+    type Direct = &'static [AtomicU32];
+    type Nodes = &'static [[AtomicU64; NODE_WORDS]];
+    type Leaves = &'static [AtomicU16];
+}
+
 /// The part of the table that readers see.
-struct Shared {
-    direct: Arena<AtomicU32>,
-    nodes: Arena<[AtomicU64; NODE_WORDS]>,
-    leaves: Arena<AtomicU16>,
+struct Shared<M: Rooms> {
+    direct: M::Direct,
+    nodes: M::Nodes,
+    leaves: M::Leaves,
 }
 
 /// A node's contents.
@@ -105,13 +147,9 @@ fn below(slot: u32) -> u64 {
     (1u64 << slot).wrapping_sub(1)
 }
 
-impl Shared {
-    fn new() -> Self {
-        let shared = Self {
-            direct: Arena::new(ENTRIES),
-            nodes: Arena::new(NODES),
-            leaves: Arena::new(LEAVES),
-        };
+impl<M: Rooms> Shared<M> {
+    fn new(direct: M::Direct, nodes: M::Nodes, leaves: M::Leaves) -> Self {
+        let shared = Self { direct, nodes, leaves };
         for entry in shared.direct.all() {
             entry.store(IS_LEAF | u32::from(NO_ROUTE), Ordering::Relaxed);
         }
@@ -252,9 +290,9 @@ fn places(mut bits: u64) -> impl Iterator<Item = usize> {
 }
 
 /// A reader; `FAST` if the processor has `popcnt` and BMI2, checked once at construction.
-struct Reader<const FAST: bool>(Arc<Shared>);
+struct Reader<M: Rooms, const FAST: bool>(Arc<Shared<M>>);
 
-impl<A: Address, const FAST: bool> Lookup<A> for Reader<FAST> {
+impl<A: Address, M: Rooms, const FAST: bool> Lookup<A> for Reader<M, FAST> {
     fn lookup(&self, address: A) -> NextHopId {
         self.0.view().lookup(address.bits())
     }
@@ -266,7 +304,7 @@ impl<A: Address, const FAST: bool> Lookup<A> for Reader<FAST> {
     fn lookup_batch(&self, addresses: &[A::Bits], out: &mut [NextHopId]) {
         #[cfg(target_arch = "x86_64")]
         if FAST {
-            // SAFETY: `Reader<true>` is only made by `reader()`, after it has confirmed that the
+            // SAFETY: `Reader<_, true>` is only made by `reader()`, after it has confirmed that the
             // processor has the instructions that `lookup_all_fast` is compiled for.
             return unsafe { lookup_all_fast(&self.0, addresses, out) };
         }
@@ -279,7 +317,7 @@ impl<A: Address, const FAST: bool> Lookup<A> for Reader<FAST> {
 }
 
 #[inline(always)]
-fn lookup_all<B: Bits>(shared: &Shared, addresses: &[B], out: &mut [NextHopId]) {
+fn lookup_all<B: Bits, M: Rooms>(shared: &Shared<M>, addresses: &[B], out: &mut [NextHopId]) {
     let view = shared.view();
     if addresses.len() > BATCH {
         // The paper's loop.
@@ -295,20 +333,20 @@ fn lookup_all<B: Bits>(shared: &Shared, addresses: &[B], out: &mut [NextHopId]) 
 /// Like [`lookup_all`], compiled for processors since 2013.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "popcnt,bmi1,bmi2")]
-fn lookup_all_fast<B: Bits>(shared: &Shared, addresses: &[B], out: &mut [NextHopId]) {
+fn lookup_all_fast<B: Bits, M: Rooms>(shared: &Shared<M>, addresses: &[B], out: &mut [NextHopId]) {
     lookup_all(shared, addresses, out);
 }
 
-fn reader<A: Address>(shared: &Arc<Shared>) -> Arc<dyn Lookup<A>> {
+fn reader<A: Address, M: Rooms>(shared: &Arc<Shared<M>>) -> Arc<dyn Lookup<A>> {
     let shared = Arc::clone(shared);
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("popcnt")
         && is_x86_feature_detected!("bmi1")
         && is_x86_feature_detected!("bmi2")
     {
-        return Arc::new(Reader::<true>(shared));
+        return Arc::new(Reader::<M, true>(shared));
     }
-    Arc::new(Reader::<false>(shared))
+    Arc::new(Reader::<M, false>(shared))
 }
 
 /// A piece that waits for its grace period: start and length.
@@ -328,8 +366,9 @@ enum Built {
 }
 
 /// The writer.
-pub(crate) struct Poptrie<A: Address> {
-    shared: Arc<Shared>,
+#[allow(private_bounds, reason = "only the memories of this file")]
+pub(crate) struct Poptrie<A: Address, M: Rooms = Own> {
+    shared: Arc<Shared<M>>,
     rib: Rib<A::Bits>,
     nodes: Buddy,
     leaves: Buddy,
@@ -344,11 +383,37 @@ pub(crate) struct Poptrie<A: Address> {
 
 impl<A: Address> Poptrie<A> {
     pub fn new(grace: Box<dyn GracePeriod>) -> Self {
+        let shared = Shared::new(Arena::new(ENTRIES), Arena::new(NODES), Arena::new(LEAVES));
+        Self::over(shared, (NODES, LEAVES), grace)
+    }
+}
+
+impl<A: Address> Poptrie<A, Lent> {
+    /// Creates a table in lent memory.
+    ///
+    /// # Errors
+    /// It is too small.
+    pub fn lent(lent: Lent6, grace: Box<dyn GracePeriod>) -> Result<Self, Error> {
+        let Lent6 { direct, nodes, leaves, used } = lent;
+        check_room("poptrie", direct.len(), ENTRIES)?;
+        check_room("poptrie", nodes.len(), NODES.max(used.0))?;
+        check_room("poptrie", leaves.len(), LEAVES.max(used.1))?;
+        Ok(Self::over(Shared::new(direct, nodes, leaves), used, grace))
+    }
+}
+
+#[allow(private_bounds, reason = "only the memories of this file")]
+impl<A: Address, M: Rooms> Poptrie<A, M> {
+    fn over(
+        shared: Shared<M>,
+        (nodes, leaves): (usize, usize),
+        grace: Box<dyn GracePeriod>,
+    ) -> Self {
         Self {
-            shared: Arc::new(Shared::new()),
+            shared: Arc::new(shared),
             rib: Rib::new(),
-            nodes: Buddy::new(NODES),
-            leaves: Buddy::new(LEAVES),
+            nodes: Buddy::new(nodes),
+            leaves: Buddy::new(leaves),
             fresh: Vec::new(),
             replaced: Vec::new(),
             retired: Retired::new(grace),
@@ -608,7 +673,7 @@ impl<A: Address> Poptrie<A> {
             0 => Error::Full {
                 structure: "poptrie",
                 what: "the number of nodes or leaves",
-                limit: NODES,
+                limit: self.nodes.len(),
             },
             waiting => Error::Stalled { structure: "poptrie", waiting },
         }
@@ -634,7 +699,7 @@ fn release(nodes: &mut Buddy, leaves: &mut Buddy, piece: Piece) {
     }
 }
 
-impl<A: Address> Table<A> for Poptrie<A> {
+impl<A: Address, M: Rooms> Table<A> for Poptrie<A, M> {
     fn reader(&self) -> Arc<dyn Lookup<A>> {
         reader(&self.shared)
     }

@@ -1,11 +1,18 @@
 //! Every structure gives the reference's answers: after each of a long sequence of insertions,
 //! replacements and removals of prefixes of every length, nested and side by side.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    cell::Cell,
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use fib::{
-    Address, Algorithm, Bits, Change, GracePeriod, Lookup, NextHopId, NoReaders, Prefix,
-    SMALL_ROUTES, Table,
+    Address, Algorithm, Bits, Change, GracePeriod, Lent4, Lent6, Lookup, NextHopId, NoReaders,
+    Prefix, SMALL_ROUTES, Table,
 };
 use proptest::prelude::*;
 
@@ -34,12 +41,48 @@ enum Kind {
     Of(Algorithm),
     /// A table of few routes, which grows beyond this number.
     Small(usize),
+    /// A table in lent memory that others have used before.
+    Lent,
 }
 
 /// All structures, and small tables that grow soon, later and never.
 fn kinds() -> impl Iterator<Item = Kind> {
     let small = [0, 5, 20, SMALL_ROUTES].map(Kind::Small);
-    Algorithm::ALL.map(Kind::Of).into_iter().chain(small)
+    Algorithm::ALL.map(Kind::Of).into_iter().chain(small).chain([Kind::Lent])
+}
+
+/// Zeroed memory for the life of the process.
+fn memory<T: Default>(len: usize) -> &'static [T] {
+    Box::leak((0..len).map(|_| T::default()).collect())
+}
+
+/// Memory of which a test has two tables at a time.
+struct Rooms<L>([L; 2], Cell<usize>);
+
+impl<L: Copy> Rooms<L> {
+    fn new(make: impl Fn() -> L) -> Self {
+        Self([make(), make()], Cell::default())
+    }
+
+    /// The one that was used before the last one.
+    fn next(&self) -> L {
+        self.1.set(self.1.get() + 1);
+        self.0[self.1.get() % 2]
+    }
+}
+
+/// Nodes and leaves that the IPv6 tables may use.
+const USED6: (usize, usize) = (1 << 16, 1 << 17);
+
+thread_local! {
+    static ROOMS4: Rooms<Lent4> =
+        Rooms::new(|| Lent4 { first: memory(1 << 24), long: memory(1 << 23) });
+    static ROOMS6: Rooms<Lent6> = Rooms::new(|| Lent6 {
+        direct: memory(1 << 18),
+        nodes: memory(1 << 22),
+        leaves: memory(1 << 25),
+        used: USED6,
+    });
 }
 
 fn grace() -> Box<dyn GracePeriod> {
@@ -58,6 +101,7 @@ impl Family for std::net::Ipv4Addr {
         match kind {
             Kind::Of(algorithm) => fib::new_ipv4(algorithm, grace()).ok(),
             Kind::Small(most) => fib::new_small_ipv4(Algorithm::Runmap, most, grace).ok(),
+            Kind::Lent => ROOMS4.with(|rooms| fib::new_ipv4_in(rooms.next(), grace()).ok()),
         }
     }
 
@@ -71,6 +115,7 @@ impl Family for std::net::Ipv6Addr {
         match kind {
             Kind::Of(algorithm) => fib::new_ipv6(algorithm, grace()).ok(),
             Kind::Small(most) => fib::new_small_ipv6(Algorithm::Runmap, most, grace).ok(),
+            Kind::Lent => ROOMS6.with(|rooms| fib::new_ipv6_in(rooms.next(), grace()).ok()),
         }
     }
 
@@ -180,7 +225,7 @@ fn compare<A: Family>(
 
 fn follow<A: Family>(kind: Kind, steps: &[Step<A>]) {
     // A load fills all its 2^24 entries, which takes miri hours; it has no unsafe code of its own.
-    if cfg!(miri) && kind == Kind::Of(Algorithm::Dir24_8) {
+    if cfg!(miri) && [Kind::Of(Algorithm::Dir24_8), Kind::Lent].contains(&kind) {
         return;
     }
     let Some(mut table) = A::table(kind) else { return };
@@ -237,4 +282,21 @@ proptest! {
             .into_iter()
             .for_each(|kind| follow(kind, &steps));
     }
+}
+
+#[test]
+fn lent_memory_that_is_too_small_is_refused_and_no_more_of_it_is_used_than_was_said() {
+    let small = Lent4 { first: memory(1), long: memory(1) };
+    assert!(matches!(fib::new_ipv4_in(small, grace()), Err(fib::Error::Room { len: 1, .. })));
+    if cfg!(miri) {
+        return;
+    }
+    let lent = ROOMS6.with(Rooms::next);
+    let mut table = fib::new_ipv6_in(Lent6 { used: (64, 64), ..lent }, grace()).unwrap();
+    let host = |number: u128| Prefix::host((0x2001_0db8 << 96 | number << 20).into());
+    let refused = (0..200).find(|number| table.insert(host(*number), 7).is_err());
+    assert!(refused.is_some_and(|number| number > 0), "{refused:?}");
+    let is_unused = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
+    assert!(lent.nodes[..64].iter().flatten().any(|word| !is_unused(word)));
+    assert!(lent.nodes[64..].iter().take(4096).flatten().all(is_unused));
 }

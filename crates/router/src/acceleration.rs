@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use control::config::{Config, Port};
-use kernel_rules::{Exceptions, Filters, Inspection, Kind, Options};
+use kernel_rules::{Action, Exceptions, Filters, Inspection, Kind, Options};
 
 /// The kernel's kind of VLAN devices.
 pub const VLAN: &str = "vlan";
@@ -11,10 +11,11 @@ pub const VLAN: &str = "vlan";
 /// The beginning of a configuration.
 const MODULE: &str = "local turnpike = require \"turnpike\"\n";
 
-/// Returns the abilities of accelerated interfaces, for an inspection of the kernel's rules.
-pub fn rules_options(bypass: &BTreeSet<Kind>) -> Options {
+/// Returns the abilities of accelerated interfaces, for an inspection of the kernel's rules. Those whose XDP programs
+/// forward themselves have no filters.
+pub fn rules_options(bypass: &BTreeSet<Kind>, in_kernel: bool) -> Options {
     let exceptions = Exceptions { destinations: true, sources: false };
-    Options { bypass: bypass.clone(), exceptions, filters: true, ..Options::default() }
+    Options { bypass: bypass.clone(), exceptions, filters: !in_kernel, ..Options::default() }
 }
 
 /// An interface to be accelerated.
@@ -24,6 +25,13 @@ pub struct Interface {
     pub name: String,
     /// Its receive queues: packets of a queue that the port does not use stay with the kernel.
     pub queues: usize,
+}
+
+/// Returns the configuration that accelerates these interfaces by their XDP programs alone.
+pub fn in_kernel_configuration(interfaces: &[String], bypass: &[Kind]) -> String {
+    let names: String = interfaces.iter().map(|name| quoted(name) + ", ").collect();
+    let kinds = bypass.iter().map(|kind| quoted(kind.name())).collect::<Vec<_>>().join(", ");
+    format!("{MODULE}turnpike.accelerate {{ {names}in_kernel = true, bypass = {{ {kinds} }} }}\n")
 }
 
 /// Returns the configuration that accelerates these interfaces and has the filters that the kernel's forward chains are
@@ -68,6 +76,13 @@ fn quoted(name: &str) -> String {
 /// Returns the reasons against acceleration by this configuration.
 pub fn obstacles(inspection: &Inspection, config: &Config) -> Vec<String> {
     let mut all = inspection.obstacles();
+    if config.acceleration.in_kernel && inspection.findings.iter().any(is_refused_chain) {
+        all.push(
+            "with in_kernel the kernel's forward chains are not followed, as filters need forwarders: leave in_kernel out, \
+             or say bypass = { \"nftables\", \"iptables\" }"
+                .to_owned(),
+        );
+    }
     let Ok(filters) = kernel_rules::translate(inspection) else { return all };
     let has_vlans = inspection.interfaces.iter().any(|of| of.device == VLAN);
     if has_vlans && config.acceleration.has_kernel_filters && !filters.places.is_empty() {
@@ -91,6 +106,10 @@ pub fn obstacles(inspection: &Inspection, config: &Config) -> Vec<String> {
         _ => {}
     }
     all
+}
+
+fn is_refused_chain(rule: &kernel_rules::Finding) -> bool {
+    rule.action == Action::Refuse && matches!(rule.kind, Kind::Nftables | Kind::Iptables)
 }
 
 /// Returns true if the configuration's filters are these, at these places.

@@ -34,6 +34,12 @@ const BESIDE: usize = 512;
 /// socket keeps for the kernel.
 const MBUFS_PER_QUEUE: usize = 8192;
 
+/// Packet buffers of a port whose XDP program forwards, and which receives and sends nothing itself.
+const MBUFS_SILENT: usize = 1024;
+
+/// Packet buffers of a router all of whose ports are such.
+const MBUFS_INSIDE_SILENT: usize = 4096;
+
 /// Packet buffers between the queues of one forwarder and one slow path worker: bursts, rings, packets waiting for
 /// neighbours.
 const MBUFS_INSIDE: usize = 19_456;
@@ -134,6 +140,9 @@ impl MemoryPlan {
 /// Maximum number of packet buffers in a port's queues: their descriptors, known before the device is opened if they
 /// are configured, and the rings behind them.
 fn mbufs_of(port: &config::Port, forwarders: usize) -> usize {
+    if port.in_kernel {
+        return MBUFS_SILENT;
+    }
     let config::Queues { rx_descriptors, tx_descriptors, spread, .. } = port.queues;
     let has_rings = spread == config::Spread::Software || port.steers_by_device();
     let more = usize::from(port.queues.control);
@@ -161,6 +170,9 @@ fn bytes(count: usize, room: u16) -> usize {
 
 /// Packet buffers between the queues: each further pair of a forwarder and a worker has rings of its own.
 fn mbufs_inside(config: &Config, forwarders: usize) -> usize {
+    if config.acceleration.in_kernel {
+        return MBUFS_INSIDE_SILENT;
+    }
     let events = if config.forwarders.events.is_some() { EVENTS_MOST } else { 0 };
     MBUFS_INSIDE + MBUFS_QUEUED + events + queued(config, forwarders) + punted(config, forwarders)
 }

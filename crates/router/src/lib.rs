@@ -29,6 +29,7 @@ mod handlers;
 pub mod hold;
 mod host;
 mod http;
+mod in_kernel;
 mod last_resort;
 mod lease;
 pub mod log;

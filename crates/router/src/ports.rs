@@ -376,6 +376,7 @@ pub fn request(wanted: &config::Port, forwarders: usize) -> Result<PortConfig> {
     request.promiscuous = wanted.promiscuous;
     request.link = wanted.link;
     request.accelerate = wanted.accelerate;
+    request.in_kernel = wanted.in_kernel.then(|| wanted.id.index() as u8);
     request.driver = wanted.driver.and_then(|driver| match driver {
         config::Driver::AfXdp => Some(Driver::AfXdp),
         config::Driver::AfPacket => Some(Driver::AfPacket),

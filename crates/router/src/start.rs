@@ -39,6 +39,7 @@ use super::archive::{Archive, State};
 use super::buffers::Buffers;
 use super::forwarders::ForwarderFactory;
 use super::graphs::{self, GraphMaker};
+use super::in_kernel::InKernel;
 use super::node_tables::{NodeTables, nodes_of};
 use super::owner::{
     self, Configurations, Devices, Filtering, Forwarding, Owner, Routing, SlowPathLink,
@@ -196,12 +197,15 @@ impl<'a> Start<'a> {
 
     fn load_routes(&self, open: &Open, signals: &mut Signals) -> Result<Loaded> {
         let Self { described: Described { config, .. }, cpus, .. } = self;
-        let next_hops = Arc::new(NextHopTable::new());
+        let seed = config.forwarding.hash.seed.map_or(self.seed, u64::from);
+        let in_kernel = InKernel::of(config, seed).context("the tables of XDP programs")?;
+        let copy = in_kernel.as_ref().map(InKernel::next_hops);
+        let next_hops = Arc::new(NextHopTable::with_copy(copy));
         let (mut rib, routes, readers) = owner::build_rib(
             config,
             (&open.ports, &open.virtuals, &nodes_of(cpus)),
             next_hops.clone(),
-            &self.readers,
+            (&self.readers, in_kernel.as_ref()),
             signals,
         )?;
         let own = Arc::new(OwnAddresses::new(config.forwarding.class_e));

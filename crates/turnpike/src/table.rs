@@ -776,12 +776,17 @@ pub fn acceleration(report: &Acceleration) -> String {
     }
     right_align(&mut table, 1..report.interfaces.len() + 1);
     let lines = report.interfaces.iter().map(accelerated);
+    let lines = report
+        .in_kernel
+        .then(|| "forwarding by the XDP programs themselves".to_owned())
+        .into_iter()
+        .chain(lines);
     format!("{}\n\n{}", lines.collect::<Vec<_>>().join("\n"), finish(&table))
 }
 
 /// Formats the state of an accelerated interface.
 fn accelerated(interface: &AcceleratedInterface) -> String {
-    let AcceleratedInterface { name, mode, reason, ip4, ip6, vlans, longest, packets: _ } =
+    let AcceleratedInterface { name, mode, reason, ip4, ip6, vlans, longest, closed, packets: _ } =
         interface;
     let family = |name: &str, family: &AcceleratedFamily| match &family.reason {
         None => format!("{name} accelerated"),
@@ -795,8 +800,10 @@ fn accelerated(interface: &AcceleratedInterface) -> String {
         format!("{}, {}", family("IPv4", ip4), family("IPv6", ip6))
     };
     let own = format!("{name}: {mode}, up to {longest} bytes, {}", families(ip4, ip6));
+    let closed =
+        closed.as_ref().map_or(String::new(), |why| format!("; no packet leaves by it ({why})"));
     let vlan = |of: &AcceleratedVlan| format!("\n  {}: {}", of.name, families(&of.ip4, &of.ip6));
-    own + &vlans.iter().map(vlan).collect::<String>()
+    own + &closed + &vlans.iter().map(vlan).collect::<String>()
 }
 
 /// Formats one line a class, then the limits of ICMP errors.

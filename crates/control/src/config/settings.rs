@@ -128,6 +128,8 @@ pub enum Unit {
 /// Reasons for a restart.
 const MEMORY: &str = "packet memory is reserved when the router starts";
 
+const IN_KERNEL: &str = "route tables are those of XDP programs from the start, or not";
+
 const GROUPS: &str = "groups of paths have their buckets from the start";
 const HASH: &str = "all threads have the hash from the start, so that they agree on paths";
 
@@ -296,12 +298,13 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     list.live(Unit::Quarantine, "quarantine: directory", directory.display());
     list.live(Unit::Quarantine, "quarantine: packets", packets);
     list.live(Unit::Quarantine, "quarantine: mib", bytes >> 20);
-    let Acceleration { bypass, has_kernel_filters, leaves_vlans } = acceleration;
+    let Acceleration { bypass, has_kernel_filters, in_kernel, leaves_vlans } = acceleration;
     let kinds = some(bypass.iter().map(ToString::to_string), "nothing");
     list.live(Unit::Acceleration, "accelerate: bypass", kinds);
     let filters = if *has_kernel_filters { "kernel" } else { "configuration" };
     list.live(Unit::Acceleration, "accelerate: filters", filters);
     list.live(Unit::Acceleration, "accelerate: vlans", !leaves_vlans);
+    list.fixed("accelerate: in_kernel", in_kernel, IN_KERNEL);
     for Command { line: _, name, help } in commands {
         list.live(Unit::Commands, format!("command \"{name}\""), help);
     }
@@ -639,6 +642,8 @@ impl List<'_> {
             device,
             driver,
             accelerate,
+            // That of `turnpike.accelerate`.
+            in_kernel: _,
             take_over,
             mac,
             mtu,

@@ -38,6 +38,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use dataplane::default_plan;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::port::MAX_PORTS;
 
@@ -165,11 +166,18 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let vrfs = vrfs::read(&mut context, of(Keyword::Vrf), routes_from.any());
     context.vrfs = Arc::new(Vrfs::new(vrfs));
     let features = graphs.catalogue.features();
+    let all = statements.iter();
     let filter_names: Vec<_> = of(Keyword::Filter).map(|filter| filter.name.as_str()).collect();
     let others = routes_from.any();
     let statements = of_ports.iter().copied();
     let mut ports = ports::read(&mut context, statements, others, &features, &filter_names);
     accelerate::find_vlans(&mut ports, &acceleration);
+    if acceleration.in_kernel {
+        let is_own = default_plan(&graphs.catalogue).is_ok_and(|plan| plan != graphs.main);
+        let has_steps = is_own || !graphs.by_port.is_empty() || !steps.is_empty();
+        let others = (&forwarding.hash, has_steps);
+        accelerate::in_kernel(&mut context, &mut ports, (&of_ports, all), others);
+    }
     let (bonds, of_ports) = (of(Keyword::Bond), (&mut ports[..], &of_ports[..]));
     let mut bonds = bonds::read(&mut context, bonds, of_ports, &features, &filter_names);
     let (vlans, parents) = (of(Keyword::Vlan), (&mut ports[..], &mut bonds[..]));

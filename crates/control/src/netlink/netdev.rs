@@ -21,6 +21,7 @@ const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
 const NETDEV_XDP_ACT_BASIC: u64 = 1;
 const NETDEV_XDP_ACT_REDIRECT: u64 = 2;
+const NETDEV_XDP_ACT_NDO_XMIT: u64 = 4;
 const NETDEV_XDP_ACT_XSK_ZEROCOPY: u64 = 8;
 
 /// Bytes of `struct genlmsghdr`.
@@ -33,6 +34,8 @@ pub struct Xdp {
     pub native: bool,
     /// True if programs can redirect packets to AF_XDP sockets.
     pub redirect: bool,
+    /// True if it sends frames that programs of other interfaces redirect to it.
+    pub transmit: bool,
     /// True if packets go to AF_XDP sockets and from them without a copy.
     pub zero_copy: bool,
     /// Most buffers of one packet without a copy; `None` if the kernel does not report it (before
@@ -110,6 +113,7 @@ fn xdp_of(message: &Raw<'_>) -> Result<Xdp, Malformed> {
                 let has = attribute.u64()?;
                 xdp.native = has & NETDEV_XDP_ACT_BASIC != 0;
                 xdp.redirect = has & NETDEV_XDP_ACT_REDIRECT != 0;
+                xdp.transmit = has & NETDEV_XDP_ACT_NDO_XMIT != 0;
                 xdp.zero_copy = has & NETDEV_XDP_ACT_XSK_ZEROCOPY != 0;
             }
             NETDEV_A_DEV_XDP_ZC_MAX_SEGS => xdp.zero_copy_segments = Some(attribute.u32()?),
@@ -141,11 +145,16 @@ mod tests {
     #[test]
     fn features_are_read() {
         let answer = Request::new(30, 0, 1, &[NETDEV_CMD_DEV_GET, 1, 0, 0])
-            .attribute(NETDEV_A_DEV_XDP_FEATURES, &0x2B_u64.to_ne_bytes())
+            .attribute(NETDEV_A_DEV_XDP_FEATURES, &0x2F_u64.to_ne_bytes())
             .attribute(NETDEV_A_DEV_XDP_ZC_MAX_SEGS, &17_u32.to_ne_bytes())
             .finish();
-        let all =
-            Xdp { native: true, redirect: true, zero_copy: true, zero_copy_segments: Some(17) };
+        let all = Xdp {
+            native: true,
+            redirect: true,
+            transmit: true,
+            zero_copy: true,
+            zero_copy_segments: Some(17),
+        };
         assert_eq!(xdp_of(&raw(&answer)), Ok(all));
         let bare = generic(30, NETDEV_CMD_DEV_GET, NETDEV_A_DEV_IFINDEX, &[1, 0, 0, 0]);
         assert_eq!(xdp_of(&raw(&bare)), Ok(Xdp::default()));

@@ -19,13 +19,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_void};
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::bpf::{self, Map, Mapped};
+use super::in_kernel::{self, KernelTables};
 use super::libbpf::{Libbpf, errno};
 use crate::Errno;
 
@@ -64,13 +65,20 @@ pub enum Outcome {
     Route,
     /// To the kernel: no such route leads to the source, which may be a reason to drop the packet.
     Source,
-    /// Returned to the kernel by the port, which received it first.
+    /// Returned to the kernel by the port, which received it first; with [`KernelTables`] left to it by the program, since
+    /// its neighbour is not resolved or it leaves by the interface that it came from.
     Returned,
+    /// To the kernel: the sender has left the checksum of TCP or UDP to its device. Only with [`KernelTables`].
+    Checksum,
+    /// To the kernel: the outgoing interface takes no frames of programs, or is not ready. Only with [`KernelTables`].
+    NoWay,
+    /// Redirected, and not sent: the outgoing interface has refused it. Only with [`KernelTables`].
+    Unsent,
 }
 
 impl Outcome {
     /// All, in the program's order.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::Redirected,
         Self::NoSocket,
         Self::Off,
@@ -85,6 +93,9 @@ impl Outcome {
         Self::Route,
         Self::Source,
         Self::Returned,
+        Self::Checksum,
+        Self::NoWay,
+        Self::Unsent,
     ];
 
     /// Returns its name for operators.
@@ -104,6 +115,9 @@ impl Outcome {
             Self::Route => "route",
             Self::Source => "source",
             Self::Returned => "returned",
+            Self::Checksum => "checksum",
+            Self::NoWay => "no-way",
+            Self::Unsent => "unsent",
         }
     }
 }
@@ -129,7 +143,7 @@ struct Settings {
     ip4: u8,
     ip6: u8,
     generic: u8,
-    unused: u8,
+    interface: u8,
 }
 
 const _: () = assert!(size_of::<Settings>() == 12);
@@ -221,6 +235,15 @@ impl Prefixes {
         }
     }
 
+    /// Returns the maps that the programs share, by name.
+    fn maps(&self) -> [(&'static CStr, BorrowedFd<'_>); 3] {
+        [
+            (c"prefixes4", self.four.descriptor().as_fd()),
+            (c"prefixes6", self.six.descriptor().as_fd()),
+            (c"lease", self.lease.map.descriptor().as_fd()),
+        ]
+    }
+
     /// Removes the answer for a prefix; a shorter one answers from then on.
     ///
     /// # Errors
@@ -235,24 +258,23 @@ impl Prefixes {
 }
 
 /// The programs with their maps, loaded.
-struct Loaded {
+pub(super) struct Loaded {
     libbpf: Libbpf,
     object: NonNull<c_void>,
 }
 
 impl Loaded {
-    fn new(prefixes: &Prefixes) -> Result<Self, String> {
+    /// Loads the programs of an object, which has these maps in common with others.
+    pub(super) fn new<'m>(
+        bytes: &'static [u8],
+        shared: impl Iterator<Item = (&'static CStr, BorrowedFd<'m>)>,
+    ) -> Result<Self, String> {
         let libbpf = Libbpf::find().ok_or("libbpf 0.8 or newer is missing")?;
         let options = ptr::null();
         // SAFETY: the object lies in memory that stays; null means no options.
-        let object = unsafe { (libbpf.open)(OBJECT.as_ptr().cast(), OBJECT.len(), options) };
+        let object = unsafe { (libbpf.open)(bytes.as_ptr().cast(), bytes.len(), options) };
         let object = NonNull::new(object).ok_or_else(|| problem("opening", Errno::last()))?;
         let loaded = Self { libbpf, object };
-        let shared = [
-            (c"prefixes4", prefixes.four.descriptor()),
-            (c"prefixes6", prefixes.six.descriptor()),
-            (c"lease", prefixes.lease.map.descriptor()),
-        ];
         for (name, map) in shared {
             let place = loaded.find_map(name)?;
             // SAFETY: a map of the object, and a descriptor that libbpf duplicates.
@@ -291,7 +313,7 @@ impl Loaded {
         Ok(unsafe { Map::of(own) })
     }
 
-    fn program(&self, name: &CStr) -> Result<OwnedFd, String> {
+    pub(super) fn program(&self, name: &CStr) -> Result<OwnedFd, String> {
         // SAFETY: the object is loaded; a C string. libbpf answers with null, or with what lives as long as it.
         let program = unsafe { (self.libbpf.find_program)(self.object.as_ptr(), name.as_ptr()) };
         let program = NonNull::new(program).ok_or_else(|| problem("loading", Errno::ENOENT))?;
@@ -308,7 +330,7 @@ impl Drop for Loaded {
     }
 }
 
-fn problem(step: &str, errno: Errno) -> String {
+pub(super) fn problem(step: &str, errno: Errno) -> String {
     format!("the XDP program: {step}: {errno}")
 }
 
@@ -324,26 +346,57 @@ pub struct Acceleration {
     number: u64,
     generic: Option<String>,
     settings: Map<u32, Settings>,
-    vlans: Map<u32, Settings>,
+    /// Those of VLANs; `None`: the program knows no tags.
+    vlans: Option<Map<u32, Settings>>,
     /// The identifiers of the VLANs that the program has.
     known_vlans: Mutex<BTreeSet<u16>>,
     outcomes: Map<u32, u64>,
     _prefixes: Arc<Prefixes>,
+    /// The tables by which the program forwards itself, and the number of its interface there.
+    forwards: Option<(Arc<KernelTables>, u8)>,
+    /// Frames that were not sent for an earlier program of this number.
+    unsent_before: u64,
 }
 
 impl Acceleration {
-    /// Attaches the program to an interface. Until [`Self::take`] all packets are the kernel's.
+    /// Attaches the program to an interface. Until [`Self::take`] all packets are the kernel's. With `in_kernel` it is the
+    /// one that forwards itself, and this the number of its interface in [`KernelTables`].
     ///
     /// # Errors
     /// The reason; the interface is as before.
-    pub(super) fn attach(name: &str, interface: u32) -> Result<Self, String> {
-        let prefixes = Prefixes::shared().map_err(|errno| problem("making maps", errno))?;
-        let loaded = Loaded::new(&prefixes)?;
+    pub(super) fn attach(
+        name: &str,
+        interface: u32,
+        in_kernel: Option<u8>,
+    ) -> Result<Self, String> {
+        let no_maps = |errno| problem("making maps", errno);
+        let prefixes = Prefixes::shared().map_err(no_maps)?;
+        let forwards = match in_kernel {
+            None => None,
+            Some(number) => Some((KernelTables::shared().map_err(no_maps)?, number)),
+        };
+        let unsent_before = match &forwards {
+            None => 0,
+            Some((tables, number)) => tables.unsent(*number).map_err(no_maps)?,
+        };
+        let loaded = match &forwards {
+            None => Loaded::new(OBJECT, prefixes.maps().into_iter())?,
+            Some((tables, _)) => {
+                Loaded::new(in_kernel::OBJECT, prefixes.maps().into_iter().chain(tables.maps()))?
+            }
+        };
         // SAFETY: so `accelerate.bpf.c` declares them.
-        let (settings, vlans, outcomes) =
-            unsafe { (loaded.map(c"settings")?, loaded.map(c"vlans")?, loaded.map(c"outcomes")?) };
+        let (settings, outcomes) = unsafe { (loaded.map(c"settings")?, loaded.map(c"outcomes")?) };
+        // Programs that forward themselves know no tags.
+        let vlans = match forwards {
+            // SAFETY: so `accelerate.bpf.c` declares it.
+            None => Some(unsafe { loaded.map(c"vlans")? }),
+            Some(_) => None,
+        };
+        let name_of_program =
+            if forwards.is_some() { c"turnpike_forward" } else { c"xsk_def_prog" };
         let (program, returns) =
-            (loaded.program(c"xsk_def_prog")?, loaded.program(c"turnpike_return")?);
+            (loaded.program(name_of_program)?, loaded.program(c"turnpike_return")?);
         // With its descriptors of maps.
         drop(loaded);
         let (link, generic) = attach(name, interface, &program)?;
@@ -358,6 +411,8 @@ impl Acceleration {
             known_vlans: Mutex::default(),
             outcomes,
             _prefixes: prefixes,
+            forwards,
+            unsent_before,
         };
         accelerated.take(&Taken::default()).map_err(|errno| problem("settings", errno))?;
         bpf::examine_live(interface).map_err(|errno| {
@@ -393,15 +448,16 @@ impl Acceleration {
     /// # Errors
     /// The kernel refuses.
     pub fn take_vlans(&self, wanted: &BTreeMap<u16, Taken>) -> Result<(), Errno> {
+        let Some(vlans) = &self.vlans else { return Ok(()) };
         let mut known = self.known_vlans.lock().unwrap_or_else(PoisonError::into_inner);
         let others: Vec<u16> =
             known.iter().copied().filter(|id| !wanted.contains_key(id)).collect();
         for id in others {
-            self.vlans.remove(&id.into())?;
+            vlans.remove(&id.into())?;
             known.remove(&id);
         }
         for (&id, wanted) in wanted {
-            self.vlans.put(&id.into(), &self.settings(wanted))?;
+            vlans.put(&id.into(), &self.settings(wanted))?;
             known.insert(id);
         }
         Ok(())
@@ -411,7 +467,22 @@ impl Acceleration {
         let Taken { mac, longest, ip4, ip6 } = *wanted;
         let (ip4, ip6) = (ip4.into(), ip6.into());
         let generic = self.generic.is_some().into();
-        Settings { mac, longest, ip4, ip6, generic, unused: 0 }
+        // A program that forwards itself knows the MTU of each way out.
+        let (longest, interface) = match &self.forwards {
+            None => (longest, 0),
+            Some((_, number)) => (u16::MAX, *number),
+        };
+        Settings { mac, longest, ip4, ip6, generic, interface }
+    }
+
+    /// Returns the tables by which its program forwards itself; `None`: it takes packets for the port.
+    pub fn tables(&self) -> Option<&KernelTables> {
+        self.forwards.as_ref().map(|(tables, _)| &**tables)
+    }
+
+    /// Returns the kernel's number of the interface.
+    pub fn interface(&self) -> u32 {
+        self.interface
     }
 
     /// Returns the packets of each outcome, in the order of [`Outcome::ALL`].
@@ -422,6 +493,9 @@ impl Acceleration {
         let mut counts = [0; Outcome::ALL.len()];
         for (outcome, count) in counts.iter_mut().enumerate() {
             *count = self.outcomes.get_all(&(outcome as u32))?.iter().sum();
+        }
+        if let Some((tables, number)) = &self.forwards {
+            counts[Outcome::Unsent as usize] = tables.unsent(*number)? - self.unsent_before;
         }
         Ok(counts)
     }

@@ -22,6 +22,7 @@ const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_PROG_TEST_RUN: libc::c_long = 10;
+const BPF_RAW_TRACEPOINT_OPEN: libc::c_long = 17;
 const BPF_LINK_CREATE: libc::c_long = 28;
 
 /// Attachment of XDP programs.
@@ -105,6 +106,15 @@ struct MapAttributes {
     value_size: u32,
     max_entries: u32,
     flags: u32,
+    inner: u32,
+}
+
+/// The part of `union bpf_attr` for `BPF_RAW_TRACEPOINT_OPEN`.
+#[repr(C)]
+struct TracepointAttributes {
+    name: u64,
+    program: u32,
+    unused: u32,
 }
 
 /// The part of `union bpf_attr` for calls about an element of a map.
@@ -165,13 +175,20 @@ impl<K, V> Map<K, V> {
     pub(super) fn longest_prefix(most: u32) -> Result<Self, Errno> {
         const LPM_TRIE: u32 = 11;
         const NO_PREALLOC: u32 = 1;
-        let attributes = MapAttributes {
-            map_type: LPM_TRIE,
-            key_size: size_of::<K>() as u32,
-            value_size: size_of::<V>() as u32,
-            max_entries: most,
-            flags: NO_PREALLOC,
-        };
+        Self::create(LPM_TRIE, most, NO_PREALLOC, 0)
+    }
+
+    /// Creates a map of this type, with this many elements and these flags; `inner`: the descriptor of a map like those that
+    /// it holds.
+    pub(super) fn create(
+        map_type: u32,
+        max_entries: u32,
+        flags: u32,
+        inner: u32,
+    ) -> Result<Self, Errno> {
+        let (key_size, value_size) = (size_of::<K>() as u32, size_of::<V>() as u32);
+        let attributes =
+            MapAttributes { map_type, key_size, value_size, max_entries, flags, inner };
         let descriptor = descriptor(call(BPF_MAP_CREATE, attributes)?)?;
         Ok(Self { descriptor, of: PhantomData })
     }
@@ -187,6 +204,11 @@ impl<K, V> Map<K, V> {
     /// Returns its descriptor.
     pub(super) fn descriptor(&self) -> &OwnedFd {
         &self.descriptor
+    }
+
+    /// Returns its descriptor alone.
+    pub(super) fn into_descriptor(self) -> OwnedFd {
+        self.descriptor
     }
 
     /// Sets an element.
@@ -223,15 +245,7 @@ impl Map<u32, u64> {
     pub(super) fn mapped_number() -> Result<Self, Errno> {
         const ARRAY: u32 = 2;
         const MMAPABLE: u32 = 1 << 10;
-        let attributes = MapAttributes {
-            map_type: ARRAY,
-            key_size: size_of::<u32>() as u32,
-            value_size: size_of::<u64>() as u32,
-            max_entries: 1,
-            flags: MMAPABLE,
-        };
-        let descriptor = descriptor(call(BPF_MAP_CREATE, attributes)?)?;
-        Ok(Self { descriptor, of: PhantomData })
+        Self::create(ARRAY, 1, MMAPABLE, 0)
     }
 
     /// Maps the number of [`Self::mapped_number`].
@@ -287,6 +301,12 @@ pub(super) fn link_xdp(program: &impl AsFd, interface: u32, flags: u32) -> Resul
     let program = program.as_fd().as_raw_fd() as u32;
     let (attach_type, rest) = (BPF_XDP, [0; 4]);
     bpf(BPF_LINK_CREATE, LinkAttributes { program, interface, attach_type, flags, rest })
+}
+
+/// Attaches a program to the tracepoint of this name, for as long as the descriptor is open.
+pub(super) fn attach_tracepoint(program: &impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
+    let (name, program) = (name.as_ptr() as u64, program.as_fd().as_raw_fd() as u32);
+    bpf(BPF_RAW_TRACEPOINT_OPEN, TracepointAttributes { name, program, unused: 0 })
 }
 
 /// Runs an XDP program over a frame as if an interface had received it, with the effects of its verdict.
@@ -361,7 +381,8 @@ fn descriptor(result: i32) -> Result<OwnedFd, Errno> {
 fn call<T>(command: libc::c_long, mut attributes: T) -> Result<i32, Errno> {
     let size = size_of::<T>();
     // SAFETY: the kernel reads and writes no more than the attributes, and reads memory to which they point, which lives
-    // until the call returns. It writes into that for `Map::get_all` only, which has room for all processors.
+    // until the call returns. It writes into that for `Map::get_all` only, which has room for all
+    // processors.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &mut attributes, size) };
     if result < 0 { Err(Errno::last()) } else { Ok(result as i32) }
 }

@@ -25,6 +25,7 @@ use super::super::lease::Keeper;
 use super::super::ports::OpenPort;
 use super::Owner;
 use super::accelerated_vlans::{VlanNow, VlansNow, taken};
+use super::in_kernel::{self, Ways};
 use super::kernel_rules::{KernelRules, Verdict};
 use super::state::Devices;
 use super::turn::Turn;
@@ -46,6 +47,8 @@ pub(super) struct Accelerated {
     boundaries: Boundaries,
     /// The walk through the FIB by which the maps are filled, and its beginning; nothing is taken before its end.
     walk: Option<(Walk, Instant)>,
+    /// The ways out of programs that forward themselves, which need no boundaries; `None`: they do not.
+    ways: Option<Ways>,
     /// Changed prefixes of the FIB that the maps do not have yet.
     behind: BTreeSet<IpNet>,
     /// Boundaries that the kernel refused; their packets may go the wrong way, so nothing is taken while there are any.
@@ -146,12 +149,23 @@ impl Accelerated {
         self.prefixes.is_some() && (self.walk.is_some() || has_changes())
     }
 
-    /// Begins to make the maps from the FIB, and follows it from now on.
-    fn begin(&mut self, rib: &mut Rib) -> Result<(), Errno> {
-        self.prefixes = Some(Prefixes::shared()?);
-        rib.follow_installed(VrfId::DEFAULT);
-        self.walk = Some((Walk::default(), Instant::now()));
-        Ok(())
+    /// Begins to make the maps from the FIB, and follows it from now on. Programs that forward themselves have the FIB.
+    fn begin(&mut self, rib: &mut Rib, in_kernel: bool) -> Result<(), Errno> {
+        let prefixes = Prefixes::shared()?;
+        match in_kernel {
+            true => self.ways = Some(Ways::new(&prefixes)?),
+            false => {
+                rib.follow_installed(VrfId::DEFAULT);
+                self.walk = Some((Walk::default(), Instant::now()));
+            }
+        }
+        self.prefixes = Some(prefixes);
+        if !in_kernel {
+            return Ok(());
+        }
+        let stay = self.stay.clone();
+        self.treat_anew(&stay, rib);
+        self.keep()
     }
 
     /// Walks on through the FIB as long as `has_time`. Returns true when all of it, with its changes meanwhile, is in the
@@ -242,6 +256,9 @@ impl Accelerated {
 
     /// Brings these prefixes, and all within them, into the maps by their present treatment.
     fn treat_anew(&mut self, changed: &BTreeSet<IpNet>, rib: &mut Rib) {
+        if let (Some(ways), Some(prefixes)) = (&self.ways, &self.prefixes) {
+            return ways.stay(prefixes, (changed, &self.stay), &mut self.refused);
+        }
         for prefix in changed {
             self.behind.insert(*prefix);
             self.behind.extend(within(rib, *prefix));
@@ -327,7 +344,7 @@ impl Owner {
             self.accelerated.read_rules_anew();
         }
         if self.accelerated.rules.is_none() {
-            match KernelRules::start(&names, &self.configurations.current.acceleration.bypass) {
+            match KernelRules::start(&names, &self.configurations.current.acceleration) {
                 Ok(rules) => {
                     (self.accelerated.rules, self.accelerated.ruled) = (Some(rules), names);
                 }
@@ -342,11 +359,16 @@ impl Owner {
             return;
         }
         if self.accelerated.prefixes.is_none() {
-            let begun = self.accelerated.begin(&mut self.routing.rib);
-            self.end_without(begun, "no map of prefixes");
+            let in_kernel = self.configurations.current.acceleration.in_kernel;
+            let begun = self.accelerated.begin(&mut self.routing.rib, in_kernel);
+            self.end_without(begun, "no maps of the XDP programs");
         }
         if let Some(keeper) = &self.accelerated.keeper {
             keeper.owner_is_there();
+        }
+        if let Some(mut ways) = self.accelerated.ways.take() {
+            ways.follow(accelerated(&self.devices).map(|(open, _)| (open, self.mtu_of(open))));
+            self.accelerated.ways = Some(ways);
         }
         // After the maps: what they have no room for is a reason to take nothing.
         let wanted: Vec<_> = accelerated(&self.devices)
@@ -382,6 +404,9 @@ impl Owner {
         let sysctls = Sysctls::of(name);
         let full = (!self.accelerated.refused.is_empty())
             .then(|| "the XDP programs have no room for the routes".to_owned());
+        let missing =
+            || self.accelerated.ways.as_ref().and_then(|_| in_kernel::missing(&self.routing.rib));
+        let full = full.or_else(missing);
         let strict = || {
             (sysctls.reverse_path == 1).then(|| {
                 "rp_filter is strict; make it loose: sysctl net.ipv4.conf.all.rp_filter=2"
@@ -448,6 +473,11 @@ impl Owner {
             }
         }
         self.accelerated.keeper = None;
+        if let Some(ways) = &self.accelerated.ways {
+            ways.wait();
+            tracing::info!("accelerate: all packets stay with the kernel");
+            return;
+        }
         let taken = |acceleration: &dpdk::Acceleration| {
             acceleration.counts().map_or(0, |counts| counts[Outcome::Redirected as usize])
         };
@@ -496,12 +526,19 @@ impl Owner {
                 ip6,
                 vlans,
                 longest: now.map_or(0, |now| now.own.taken.longest),
+                closed: self
+                    .accelerated
+                    .ways
+                    .as_ref()
+                    .and_then(|ways| ways.closed(open.id))
+                    .map(str::to_owned),
                 packets: outcomes.zip(counts).collect(),
             }
         });
         report::Acceleration {
             interfaces: interfaces.collect(),
             boundaries: self.accelerated.boundaries.len(),
+            in_kernel: self.accelerated.ways.is_some(),
         }
     }
 }

@@ -15,6 +15,7 @@ use dpdk::qsbr::Qsbr;
 use fib::{Address, GracePeriod, Replicas, SMALL_ROUTES, Table};
 use ipnet::IpNet;
 
+use super::super::in_kernel::InKernel;
 use super::super::ports::{OpenPort, Ports};
 use super::super::signals::Signals;
 use super::super::virtuals::{OpenVirtual, OpenVirtuals};
@@ -162,15 +163,20 @@ pub fn build_rib(
     config: &Config,
     (ports, virtuals, nodes): (&Ports, &OpenVirtuals, &[usize]),
     next_hops: Arc<NextHopTable>,
-    qsbr: &Arc<Qsbr>,
+    (qsbr, in_kernel): (&Arc<Qsbr>, Option<&InKernel>),
     signals: &mut Signals,
 ) -> Result<(Rib, StaticRoutes, Vec<Readers>)> {
-    let (fib4, fib6) = new_fibs(VrfId::DEFAULT, config.fib, nodes, qsbr)?;
+    let (fib4, fib6) = match in_kernel {
+        None => new_fibs(VrfId::DEFAULT, config.fib, nodes, qsbr)?,
+        Some(in_kernel) => in_kernel.fibs(qsbr)?,
+    };
+    let grace = in_kernel
+        .map_or_else(|| Box::new(Grace(qsbr.clone())) as _, |in_kernel| in_kernel.grace(qsbr));
     let mut readers = vec![(fib4.readers(), fib6.readers())];
     if nodes.len() > 1 {
         tracing::info!("route tables: a copy on each of {} NUMA nodes", nodes.len());
     }
-    let mut rib = Rib::new(Vec::new(), fib4, fib6, next_hops, Box::new(Grace(qsbr.clone())))?;
+    let mut rib = Rib::new(Vec::new(), fib4, fib6, next_hops, grace)?;
     for vrf in &config.vrfs {
         let (fib4, fib6) = new_fibs(vrf.id, config.fib, nodes, qsbr)?;
         readers.push((fib4.readers(), fib6.readers()));

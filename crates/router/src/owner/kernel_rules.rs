@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use control::config::Config;
+use control::config::{Acceleration, Config};
 use ipnet::IpNet;
 use kernel_rules::{Action, Error, Inspection, Kind, Packets, Watch};
 
@@ -40,8 +40,8 @@ impl KernelRules {
     ///
     /// # Errors
     /// The kernel's interfaces cannot be read, or no thread can be started.
-    pub(super) fn start(interfaces: &[String], bypass: &BTreeSet<Kind>) -> Result<Self, Error> {
-        let mut options = rules_options(bypass);
+    pub(super) fn start(interfaces: &[String], of: &Acceleration) -> Result<Self, Error> {
+        let mut options = rules_options(&of.bypass, of.in_kernel);
         // The program of an accelerated interface is attached by a link, beside which no other can be.
         options.bypass.insert(Kind::Xdp);
         let latest = Arc::<Latest>::default();

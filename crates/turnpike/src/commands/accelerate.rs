@@ -11,12 +11,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use api::{DEFAULT_SOCKET, Show, client, query};
 use clap::Args;
-use control::config::{self, Config};
+use control::config::{self, Acceleration, Config};
 use control::netlink::inventory::{Described, interfaces};
+use control::netlink::netdev;
 use kernel_rules::{Inspection, Kind};
 use machine::Machine;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use router::acceleration::{Interface, VLAN, configuration, obstacles, rules_options};
+use router::acceleration::{
+    Interface, VLAN, configuration, in_kernel_configuration, obstacles, rules_options,
+};
 use router::{ConfigSource, Language, Program};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -49,6 +52,9 @@ pub struct AccelerateArgs {
     /// Kinds of the kernel's rules that accelerated packets may bypass: nftables, tc, …
     #[arg(long, value_delimiter = ',', value_name = "KIND", conflicts_with_all = ["status", "stop"])]
     bypass: Vec<Kind>,
+    /// Forward in the kernel, by the interfaces' XDP programs: no AF_XDP sockets, no cores for forwarders, no filters
+    #[arg(long, conflicts_with_all = ["status", "stop"])]
+    in_kernel: bool,
     /// Show the interfaces that are accelerated, and their packets
     #[arg(long, conflicts_with_all = ["interfaces", "stop"])]
     status: bool,
@@ -77,8 +83,18 @@ pub fn accelerate(args: &AccelerateArgs, program: &Program) -> Result<()> {
     router::log::start();
     let names = if args.all { all()? } else { args.interfaces.clone() };
     let file = PathBuf::from("turnpike accelerate");
-    let bypass = args.bypass.iter().copied().collect();
-    let inspection = inspect(&names, &bypass)?;
+    let text = match args.in_kernel {
+        true => in_kernel_configuration(&names, &args.bypass),
+        false => with_forwarders(&names, &args.bypass)?,
+    };
+    let config = program.parse(&file, &text)?;
+    let source = ConfigSource { file, language: Language::Turnpike };
+    run::run_config(config, &source, program, &args.socket, args.no_huge)
+}
+
+/// Returns the configuration of interfaces whose packets forwarders get, with the kernel's forward chains as filters.
+fn with_forwarders(names: &[String], bypass: &[Kind]) -> Result<String> {
+    let inspection = inspect(names, &bypass.iter().copied().collect(), false)?;
     // Rules that filters cannot follow are named when the configuration is checked.
     let filters = kernel_rules::translate(&inspection).unwrap_or_default();
     if filters.rules > 0 {
@@ -90,10 +106,7 @@ pub fn accelerate(args: &AccelerateArgs, program: &Program) -> Result<()> {
     let queued =
         |name: &String| Interface { name: name.clone(), queues: machine.queues(name).0.max(1) };
     let interfaces: Vec<Interface> = names.iter().map(queued).collect();
-    let text = configuration(&interfaces, &args.bypass, &filters);
-    let config = program.parse(&file, &text)?;
-    let source = ConfigSource { file, language: Language::Turnpike };
-    run::run_config(config, &source, program, &args.socket, args.no_huge)
+    Ok(configuration(&interfaces, bypass, &filters))
 }
 
 /// Returns the interfaces that can be accelerated, and logs the others.
@@ -128,11 +141,15 @@ pub fn check(config: &Config) -> Result<()> {
     };
     let mut problems: Vec<String> = accelerated.iter().filter_map(problem).collect();
     let mut names: Vec<String> = accelerated.iter().map(|port| port.name.clone()).collect();
-    if !config.acceleration.leaves_vlans {
+    let Acceleration { bypass, in_kernel, leaves_vlans, .. } = &config.acceleration;
+    if !leaves_vlans {
         names.extend(vlans_on(&names, &all));
     }
-    let inspection = inspect(&names, &config.acceleration.bypass)?;
+    let inspection = inspect(&names, bypass, *in_kernel)?;
     problems.extend(obstacles(&inspection, config));
+    if *in_kernel && let Some(name) = names.first() {
+        problems.extend(too_old(netdev::xdp(name)));
+    }
     if problems.is_empty() { Ok(()) } else { Err(anyhow!(problems.join("\n"))) }
 }
 
@@ -155,8 +172,17 @@ pub fn vlans_on(names: &[String], all: &[Described]) -> Vec<String> {
     found
 }
 
-fn inspect(names: &[String], bypass: &BTreeSet<Kind>) -> Result<Inspection> {
-    kernel_rules::inspect(names, &rules_options(bypass)).context("the kernel's rules")
+fn inspect(names: &[String], bypass: &BTreeSet<Kind>, in_kernel: bool) -> Result<Inspection> {
+    kernel_rules::inspect(names, &rules_options(bypass, in_kernel)).context("the kernel's rules")
+}
+
+/// Returns the reason why the kernel, which answered a question about XDP so, is too old for programs that forward
+/// themselves: it does not say which interfaces send their frames, and drops those that none sends.
+fn too_old(answer: std::io::Result<Option<netdev::Xdp>>) -> Option<String> {
+    matches!(answer, Ok(None)).then(|| {
+        "in_kernel takes Linux 6.3 or newer, which says which interfaces send frames of XDP programs; leave it out"
+            .to_owned()
+    })
 }
 
 /// Returns the reason why an interface, one of `all`, cannot be accelerated.
@@ -230,6 +256,13 @@ mod tests {
     fn interface(name: &str, index: u32) -> Described {
         let (is_ethernet, is_up) = (true, true);
         Described { name: name.to_owned(), index, is_ethernet, is_up, ..Described::default() }
+    }
+
+    #[test]
+    fn a_kernel_that_says_nothing_about_xdp_is_too_old_to_forward_by_programs() {
+        assert!(too_old(Ok(None)).unwrap().contains("Linux 6.3"));
+        assert_eq!(too_old(Ok(Some(netdev::Xdp::default()))), None);
+        assert_eq!(too_old(Err(std::io::ErrorKind::NotFound.into())), None, "reported as such");
     }
 
     #[test]

@@ -54,6 +54,9 @@ struct AccelerateArgs {
     /// Look at the packets that they receive for so many seconds, to tell the share that would be taken
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=60))]
     sample: Option<u64>,
+    /// For forwarding by XDP programs in the kernel
+    #[arg(long)]
+    in_kernel: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -87,12 +90,15 @@ pub fn doctor(args: &DoctorArgs, program: &Program) -> Result<(String, ExitCode)
 }
 
 fn of_acceleration(args: &AccelerateArgs) -> Result<(String, ExitCode)> {
-    let options = rules_options(&args.bypass.iter().copied().collect());
+    let options = rules_options(&args.bypass.iter().copied().collect(), args.in_kernel);
     let mut names = args.interfaces.clone();
-    names.extend(vlans_on(&names, &interfaces()?));
+    if !args.in_kernel {
+        names.extend(vlans_on(&names, &interfaces()?));
+    }
     let inspection = kernel_rules::inspect(&names, &options)?;
     let (machine, sample) = (Machine::here(), args.sample.map(Duration::from_secs));
-    let report = accelerate::examine(&machine, &netdev::xdp, &args.interfaces, &inspection, sample);
+    let wanted = (&args.interfaces[..], args.in_kernel);
+    let report = accelerate::examine(&machine, &netdev::xdp, wanted, &inspection, sample);
     let status = ExitCode::from(report.exit_status());
     let text = match args.json {
         true => serde_json::to_string_pretty(&report)?,

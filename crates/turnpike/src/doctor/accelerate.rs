@@ -2,9 +2,11 @@
 //! kernel, and reasons to refuse.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::time::Duration;
 
 use control::config::Device;
+use control::netlink::netdev::Xdp;
 use dataplane::polling::Wait;
 use kernel_rules::{Action, Family, Filters, Inspection, Kind, Packets, Unseen, WhyNot};
 use machine::Machine;
@@ -61,11 +63,14 @@ impl Report {
 pub fn examine(
     machine: &Machine,
     xdp: &AskXdp,
-    interfaces: &[String],
+    (interfaces, in_kernel): (&[String], bool),
     inspection: &Inspection,
     sample: Option<Duration>,
 ) -> Report {
     let mut findings = of_machine(machine, xdp, inspection);
+    if in_kernel {
+        findings.extend(ports(inspection).map(|one| of_way_out(&one.name, &xdp(&one.name))));
+    }
     findings.extend(ports(inspection).flat_map(|one| of_interface(machine, one)));
     findings.extend(inspection.findings.iter().map(of_rule));
     findings.extend(inspection.unseen.iter().map(of_unseen));
@@ -141,6 +146,24 @@ fn of_vlans(inspection: &Inspection, translated: &Result<Filters, Vec<WhyNot>>) 
             CHECK,
             format!("{names}: accelerated with the interfaces they are on"),
         )),
+    }
+}
+
+/// Returns the finding about an interface as the way out of packets that XDP programs forward.
+fn of_way_out(name: &str, xdp: &io::Result<Option<Xdp>>) -> Finding {
+    const CHECK: &str = "way-out";
+    match xdp {
+        Ok(Some(xdp)) if xdp.transmit => {
+            Finding::ok(CHECK, format!("{name}: its driver sends frames of XDP programs"))
+        }
+        Ok(Some(_)) => {
+            Finding::warning(CHECK, format!("{name}: its driver sends no frames of XDP programs"))
+                .cost("With --in-kernel packets that leave by it stay with the kernel.")
+                .mend(["if it is veth, at its other end: ethtool -K PEER gro on".to_owned()])
+        }
+        Ok(None) => Finding::error(CHECK, "Linux is older than 6.3".to_owned())
+            .cost("With --in-kernel acceleration is refused."),
+        Err(error) => Finding::note(CHECK, format!("cannot tell: {name}: {error}")),
     }
 }
 
@@ -319,7 +342,22 @@ mod tests {
             ("sys/class/net/eth1/mtu", "1500"),
         ]);
         let names = ["eth0".to_owned(), "eth1".to_owned()];
-        examine(&tree.machine(), &|_| Ok(None), &names, &inspection(findings, unseen), None)
+        examine(
+            &tree.machine(),
+            &|_| Ok(None),
+            (&names, false),
+            &inspection(findings, unseen),
+            None,
+        )
+    }
+
+    #[test]
+    fn a_way_out_is_one_that_sends_frames_of_programs() {
+        let of = |xdp: io::Result<Option<Xdp>>| of_way_out("eth0", &xdp).severity;
+        assert_eq!(of(Ok(Some(Xdp { transmit: true, ..Xdp::default() }))), Severity::Ok);
+        assert_eq!(of(Ok(Some(Xdp::default()))), Severity::Warning);
+        assert_eq!(of(Ok(None)), Severity::Error);
+        assert_eq!(of(Err(io::ErrorKind::NotFound.into())), Severity::Note);
     }
 
     #[test]

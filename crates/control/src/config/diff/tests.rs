@@ -669,6 +669,13 @@ fn a_change_of_each_setting_is_seen_and_has_an_effect() {
     // Excludes flow labels, which are above.
     let symmetric = with("turnpike.forwarding { hash = { symmetric = true } }\n");
     seen.extend(Diff::between(&with(""), &symmetric).settings.into_iter().map(|of| of.what));
+    // Excludes most others.
+    let accelerated = |settings: &str| {
+        read(&format!("require 'turnpike'.accelerate {{ 'a', 'b', {settings} }}\n"))
+    };
+    let in_kernel = Diff::between(&accelerated(""), &accelerated("in_kernel = true"));
+    assert!(in_kernel.settings.iter().all(|of| !of.is_live()));
+    seen.extend(in_kernel.settings.into_iter().map(|of| of.what));
     let missed: Vec<_> = listed(&full).into_iter().filter(|what| !seen.contains(what)).collect();
     assert_eq!(missed, [""; 0], "give each setting above another value than by default");
 }

@@ -11,7 +11,8 @@ use kernel_rules::Kind;
 use super::super::script::{Keyword, Statement};
 use super::super::value::{Fields, Table, Value};
 use super::super::{
-    Acceleration, Bond, Device, HostInterface, KernelRoutes, Port, RoutesFrom, Slowpath, Vlan,
+    Acceleration, Bond, Device, HostInterface, KernelRoutes, PathHash, Port, RoutesFrom, Slowpath,
+    Vlan,
 };
 use super::Context;
 use super::rest::single;
@@ -19,10 +20,16 @@ use super::rest::single;
 /// The key of a port.
 pub(super) const ACCELERATE: &str = "accelerate";
 
-const EXAMPLE: &str = "write turnpike.accelerate { \"eth0\", \"eth1\" }";
+/// The key of all interfaces by which their XDP programs forward.
+const IN_KERNEL: &str = "in_kernel";
 
-/// Settings of all accelerated interfaces.
-const SETTINGS: [&str; 3] = ["bypass", "filters", "vlans"];
+/// The keys beside the interfaces.
+const KEYS: [&str; 4] = ["bypass", "filters", IN_KERNEL, "vlans"];
+
+/// The way out of settings that contradict `in_kernel`.
+const NO_FORWARDERS: &str = "do not see packets with in_kernel = true; leave out one of the two";
+
+const EXAMPLE: &str = "write turnpike.accelerate { \"eth0\", \"eth1\" }";
 
 /// Settings that an accelerated port does not have.
 const REFUSED: [&str; 21] = [
@@ -60,7 +67,7 @@ pub(super) fn ports<'s>(
     let Some(statement) = single(context, statements) else {
         return (all, Acceleration::default());
     };
-    let mut fields = context.listed(ACCELERATE.to_owned(), statement, &SETTINGS);
+    let mut fields = context.listed(ACCELERATE.to_owned(), statement, &KEYS);
     let acceleration = acceleration(&mut fields);
     all.extend(interfaces(fields).into_iter().map(|name| {
         let named = [("device", Value::Text(name.clone())), (ACCELERATE, Value::Bool(true))];
@@ -82,8 +89,16 @@ fn acceleration(fields: &mut Fields<'_, '_>) -> Acceleration {
             false
         }
     };
-    let leaves_vlans = !fields.flag_or("vlans", true);
-    Acceleration { bypass, has_kernel_filters, leaves_vlans }
+    let in_kernel = fields.flag(IN_KERNEL);
+    if in_kernel && has_kernel_filters {
+        fields.error(
+            "filters",
+            format!("\"kernel\": filters need forwarders, which {NO_FORWARDERS}"),
+        );
+    }
+    // Programs that forward themselves know no tags.
+    let leaves_vlans = !fields.flag_or("vlans", true) || in_kernel;
+    Acceleration { bypass, has_kernel_filters, in_kernel, leaves_vlans }
 }
 
 fn bypass(fields: &mut Fields<'_, '_>) -> BTreeSet<Kind> {
@@ -100,8 +115,7 @@ fn bypass(fields: &mut Fields<'_, '_>) -> BTreeSet<Kind> {
 
 fn interfaces(mut fields: Fields<'_, '_>) -> Vec<String> {
     let items = fields.items();
-    let has_settings = || SETTINGS.iter().any(|key| fields.get(key).is_some());
-    if items.is_empty() && !has_settings() {
+    if items.is_empty() && KEYS.iter().all(|key| fields.get(key).is_none()) {
         fields.error("", format!("names no interface; {EXAMPLE}"));
     }
     let mut names: Vec<String> = Vec::new();
@@ -168,6 +182,70 @@ pub(super) fn check_name(fields: &mut Fields<'_, '_>, name: &str, device: &Devic
         ),
     }
 }
+
+/// Sets the ports whose packets XDP programs forward, and checks that nothing else of the configuration asks for them:
+/// neither its other statements nor its graphs and steps.
+pub(super) fn in_kernel<'s>(
+    context: &mut Context<'_>,
+    ports: &mut [Port],
+    (of_ports, others): (&[&Statement], impl Iterator<Item = &'s Statement>),
+    (hash, has_steps): (&PathHash, bool),
+) {
+    if has_steps {
+        let message = format!("turnpike.graph and turnpike.step: forwarders {NO_FORWARDERS}");
+        context.errors.add(None, message);
+    }
+    if hash.fields != PathHash::default().fields {
+        let message = "turnpike.forwarding: hash: with in_kernel = true paths are selected by addresses, protocol and \
+                       ports; leave out all but the seed";
+        context.errors.add(None, message);
+    }
+    for (port, statement) in ports.iter_mut().zip(of_ports) {
+        port.in_kernel = port.accelerate;
+        let name = &port.name;
+        if !port.accelerate {
+            let message = format!(
+                "port \"{name}\": forwarders send its packets, and {NO_FORWARDERS}: accelerate this port as well, or leave \
+                 in_kernel out"
+            );
+            context.errors.add(Some(port.line), message);
+        }
+        let keys = statement.settings.named.keys();
+        for key in keys.filter(|key| !["device", ACCELERATE].contains(&key.as_str())) {
+            let message = format!("port \"{name}\": {key}: forwarders {NO_FORWARDERS}");
+            context.errors.add(Some(port.line), message);
+        }
+    }
+    for statement in others.filter(|statement| !IN_KERNEL_STATEMENTS.contains(&statement.keyword)) {
+        let keyword = statement.keyword.name();
+        let message = format!("turnpike.{keyword}: forwarders {NO_FORWARDERS}");
+        context.errors.add(Some(statement.line), message);
+    }
+}
+
+/// Statements that do not concern forwarders' work on packets.
+const IN_KERNEL_STATEMENTS: [Keyword; 20] = [
+    Keyword::Accelerate,
+    Keyword::Access,
+    Keyword::Api,
+    Keyword::Cores,
+    Keyword::Forwarders,
+    Keyword::Forwarding,
+    Keyword::Fpm,
+    Keyword::Icmp,
+    Keyword::Import,
+    Keyword::Log,
+    Keyword::Loopback,
+    Keyword::Memory,
+    Keyword::Metrics,
+    Keyword::Neighbour,
+    Keyword::NextHop,
+    Keyword::Port,
+    Keyword::Quarantine,
+    Keyword::Route,
+    Keyword::RoutesFrom,
+    Keyword::Telnet,
+];
 
 /// Checks accelerated ports together with all other settings.
 pub(super) fn check(

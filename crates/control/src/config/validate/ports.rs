@@ -110,6 +110,8 @@ pub(super) fn read<'s>(
             name: statement.name.clone(),
             driver: driver(&mut fields, &device),
             accelerate,
+            // Set with all settings of acceleration.
+            in_kernel: false,
             device,
             mac: mac(&mut fields),
             mtu,
