@@ -54,6 +54,7 @@ test-long: export SCRIPTS = 10000
 test-long: export SCENARIO_ROUTES = 100000
 test-long: export RESTART_ROUTES = 1000000
 test-long: export TWINS_PACKETS = 5000
+test-long: export CHURN_SECONDS = 3600
 test-long: export EVENT_PACKETS = 10000000
 test-long: export SOAK = 4
 test-long: export PYTEST_TIMEOUT = 0

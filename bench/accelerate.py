@@ -11,6 +11,9 @@ in-kernel     the same with `--in-kernel`
 xdp-forward   xdp-forward of xdp-tools 1.5 on both interfaces, by the kernel's own table; left out if it is not installed
 
 XDP programs send to a veth host only if it has GRO, so it has in the rows of in-kernel and xdp-forward.
+
+--start measures instead the time from the command to the first accelerated packet of a stream: with a full table in the
+kernel, with a default route and without, and with as many networks none of which is beside another.
 """
 
 import contextlib
@@ -28,6 +31,7 @@ import common
 ROWS = ["kernel", "accelerate", "in-kernel", "xdp-forward"]
 SIZES = [64, 512, 1500]
 ROUTES = [4, 500_000]
+FULL_TABLE = 1_000_000
 
 
 def busy():
@@ -141,13 +145,78 @@ def table_of(results):
     return "\n".join(lines) + "\n"
 
 
+def apart(count):
+    """Networks of which each is a boundary without a default route."""
+    return [f"{16 + n // 32768}.{n // 128 % 256}.{n % 128 * 2}.0/24" for n in range(count)]
+
+
+def start(count, kind):
+    """Seconds from the command to the first accelerated packet, those from it to readiness, and the number of boundaries."""
+    from lib import netlink
+    from lib.accelerate import Box, packets
+    from lib.lab import Lab
+    from lib.netns import wait_for
+    from lib.traffic import Stream
+
+    lab, directory = Lab(), tempfile.TemporaryDirectory()
+    try:
+        box = Box(lab)
+        box.settle()
+        prefixes = apart(count) if kind == "apart" else made_up_table(directory.name, count)[1]
+        index = int(box.space.run("cat", "/sys/class/net/eth1/ifindex").stdout)
+        netlink.write(box.space, netlink.ipv4_routes(prefixes, ["10.0.2.2"], [index]))
+        if kind == "default route":
+            box.ip("route", "add", "default", "via", "10.0.2.2")
+        stream = Stream(box.a, ["198.51.2.1", "2001:db8:2::1"])
+        begun = time.monotonic()
+        router = box.accelerate("eth0", "eth1", wait=False)
+        assert wait_for(lambda: router.is_ready(), 60, 0.005), router.log()
+        ready = time.monotonic() - begun
+        assert wait_for(lambda: packets(router, "eth0", "accelerated"), 60, 0.005), router.log()
+        first = time.monotonic() - begun
+        stream.stop()
+        return {"ready": ready, "first": first, "boundaries": router.show("acceleration")["boundaries"]}
+    finally:
+        lab.close()
+        directory.cleanup()
+
+
+def table_of_starts(results):
+    lines = ["| routes | table | boundaries | ready, s | first accelerated packet, s |", "|---|---|---|---|---|"]
+    for (count, kind), runs in results.items():
+        middle = {what: statistics.median(run[what] for run in runs) for what in runs[0]}
+        most = max(run["first"] for run in runs)
+        lines.append(
+            f"| {count:,} | {kind} | {middle['boundaries']:,.0f} | {middle['ready']:.2f} | "
+            f"{middle['first']:.2f} ({most:.2f}) |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def starts(given):
+    """The table of starts."""
+    about, results = common.machine(), {}
+    for _ in range(given.runs):
+        for kind in ("default route", "no default route", "apart"):
+            results.setdefault((FULL_TABLE, kind), []).append(start(FULL_TABLE, kind))
+    drawn = table_of_starts(results)
+    print(common.named(about))
+    print(drawn)
+    if not given.no_docs:
+        common.record(common.ROOT / "docs/benchmarks.md", "accelerate-start", drawn)
+    common.write(given.json, about, runs=[{"routes": c, "table": k, "runs": r} for (c, k), r in results.items()])
+
+
 def main():
     parser = common.options(__doc__, 5, ROWS)
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes of frames")
     parser.add_argument("--routes", default=",".join(map(str, ROUTES)), help="numbers of routes")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement (1)")
     parser.add_argument("--no-docs", action="store_true", help="leave docs/ as it is")
+    parser.add_argument("--start", action="store_true", help="the time until packets are accelerated, with a full table")
     given = parser.parse_args()
+    if given.start:
+        return starts(given)
     about, results = common.machine(), {}
     rows = given.rows.split(",")
     if "xdp-forward" in rows and not shutil.which("xdp-forward"):

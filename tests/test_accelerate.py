@@ -4,6 +4,7 @@ Hosts a and b are behind accelerated interfaces, and c behind another one. Count
 packets Turnpike had. All holds in both modes: by AF_XDP sockets, and by the programs alone (`--in-kernel`).
 """
 
+import json
 import os
 import re
 import signal
@@ -20,6 +21,7 @@ from lib.accelerate import IN_KERNEL, MODES, SOCKETS, Box, Counted, packets, rec
 from lib.kernel import pings, reaches
 from lib.netns import veth, wait_for
 from lib.raw import RawPort
+from lib.router import binary
 from lib.traffic import Sink, Stream, late, lost
 
 # Each attaches programs or starts many routers: beside each other they would hold the kernel's locks for seconds.
@@ -654,3 +656,29 @@ def test_the_kernel_s_stack_runs_the_program_where_a_driver_does_not(lab, mode):
     assert packets(router, "mv1", "returned") >= 1
     transfer(box.a, box.b, "10.0.2.2", os.urandom(1 << 16) * 16)
     router.stop()
+
+
+def test_the_gain_is_told_beforehand(lab):
+    box = Box(lab)
+    box.settle()
+    stream = Stream(box.a, FAR, rate=500)
+    stray = Stream(box.a, ["10.0.1.1"], rate=100, port=9)
+
+    def gain(*interfaces):
+        done = box.space.run(binary(), "doctor", "accelerate", *interfaces, "--sample", 1, "--json", check=False)
+        report = json.loads(done.stdout)
+        assert report["verdict"] == "accelerated", report["verdict"]
+        routes, traffic, rate = report["gain"]
+        assert rate.startswith("rate: "), rate
+        return routes, traffic
+
+    routes, traffic = gain("eth0", "eth1")
+    # Connected networks and those behind the hosts, of three interfaces.
+    assert "4 of 6 IPv4 prefixes and 4 of 6 IPv6 prefixes" in routes, routes
+    taken, own = (re.search(pattern, traffic) for pattern in (r" (\d+) % would have been taken", r"; (\d+) % are for the machine"))
+    assert 60 <= int(taken[1]) <= 95 and 5 <= int(own[1]) <= 35, traffic
+    assert "1.25 to 1.9" in box.space.run(binary(), "doctor", "accelerate", "eth0", "eth1", check=False).stdout
+    # Over the other interface nothing would be.
+    routes, traffic = gain("eth0", "eth2")
+    assert re.search(r" 0 % would have been taken", traffic) and "without a route" in traffic, traffic
+    stream.stop(), stray.stop()

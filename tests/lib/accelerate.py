@@ -6,6 +6,11 @@ router = box.accelerate("eth0", "eth1")
 ```
 """
 
+import json
+import subprocess
+from types import SimpleNamespace
+
+from . import tables
 from .netns import veth, wait_for
 
 HOSTS = "abc"
@@ -65,6 +70,14 @@ class Box:
         """Runs `ip` on the router."""
         return self.space.run("ip", *words, check=check)
 
+    def routes(self, family=4, table="main"):
+        """The kernel's routes, as `ip -j route` shows them."""
+        return kernel_routes(self.space, family, table)
+
+    def batch(self, lines):
+        """Runs many `ip` commands at once."""
+        self.space.run("ip", "-batch", "-", input="\n".join(lines) + "\n", timeout=300)
+
     def accelerate(self, *interfaces, wait=True, **options):
         """Starts `turnpike accelerate`; unless `wait=False` packets are taken when this returns."""
         mode = ["--in-kernel"] if self.mode == IN_KERNEL else []
@@ -78,6 +91,19 @@ class Box:
         for host, number in zip("abc", (1, 2, 3)):
             for address in (f"10.0.{number}.2", f"fd00:{number}::2"):
                 self.space.run("ping", "-n", "-c", "1", "-W", "5", address)
+
+
+def kernel_routes(space, family=4, table="main"):
+    """The kernel's routes in a namespace, as `ip -j route` shows them."""
+    argv = space.command("ip", "-j", f"-{family}", "route", "show", "table", table)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    return json.loads(done.stdout or "[]")
+
+
+def assert_fib_is_the_kernel_s(space, router, **options):
+    """Waits until the router has the kernel's routes, all of whose interfaces are accelerated; returns the lines."""
+    routes = lambda family, table: kernel_routes(space, family, table)  # noqa: E731
+    return tables.assert_agree(SimpleNamespace(routes=routes, router=router, turnpike=True), **options)
 
 
 def takes_packets(router, families=("ip4", "ip6"), seconds=20):

@@ -8,8 +8,9 @@ from pathlib import Path
 from .netns import stop_process
 
 
-def instance(name, interface, number, priority, addresses, interval=1):
-    """A virtual router whose MAC is on a MACVLAN device of its own."""
+def instance(name, interface, number, priority, addresses, interval=1, vmac=True):
+    """A virtual router whose MAC is on a MACVLAN device of its own, or that has the interface's."""
+    mac = f"use_vmac vrrp.{name}" if vmac else ""
     lines = "\n    ".join(addresses)
     return f"""
 vrrp_instance {name} {{
@@ -18,7 +19,7 @@ vrrp_instance {name} {{
   virtual_router_id {number}
   priority {priority}
   advert_int {interval}
-  use_vmac vrrp.{name}
+  {mac}
   virtual_ipaddress {{
     {lines}
   }}

@@ -60,7 +60,7 @@ def test_devices_that_have_others_in_them_or_above(machine, host):
     host.run("ip link set eth1 master blue")
     host.run("ip link add iv0 link eth0 type ipvlan mode l2")
     assert host.rules("macvlan")[0] == ("refuse", "ipvlan iv0 takes packets for its addresses from eth0, with the MAC of eth0")
-    assert host.rules("vrf") == [("follow", "eth1 is in VRF blue: its packets use that VRF's table")]
+    assert host.rules("vrf") == [("refuse", "eth1 is in VRF blue, whose table the programs do not have")]
     # The kernel adds the rule of VRFs by itself.
     assert [action for action, _ in host.rules("rules")] == ["follow", "follow"]
     host.run("ip link del iv0")

@@ -1390,6 +1390,9 @@ pub struct AcceleratedInterface {
     pub ip4: AcceleratedFamily,
     /// IPv6.
     pub ip6: AcceleratedFamily,
+    /// Its VLANs, of which frames with one 802.1Q tag are accelerated.
+    #[serde(default)]
+    pub vlans: Vec<AcceleratedVlan>,
     /// The longest IP packet that is accelerated, in bytes: the least MTU of the interfaces. Programs that forward themselves
     /// take longer ones as well, up to the MTU of the outgoing interface.
     pub longest: u16,
@@ -1398,6 +1401,19 @@ pub struct AcceleratedInterface {
     /// Received packets: `accelerated`, `returned` to the kernel after that, and those that the program left to the
     /// kernel, by reason.
     pub packets: BTreeMap<String, u64>,
+}
+
+/// A VLAN device on an accelerated interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AcceleratedVlan {
+    /// Its name.
+    pub name: String,
+    /// Its VLAN identifier.
+    pub id: u16,
+    /// IPv4.
+    pub ip4: AcceleratedFamily,
+    /// IPv6.
+    pub ip6: AcceleratedFamily,
 }
 
 /// An address family on an accelerated interface.

@@ -350,6 +350,8 @@ pub struct Acceleration {
     pub bypass: BTreeSet<Kind>,
     /// True if the ports' outward filters are the kernel's forward chains.
     pub has_kernel_filters: bool,
+    /// True if VLAN devices on the interfaces stay with the kernel.
+    pub leaves_vlans: bool,
     /// True if the interfaces' XDP programs forward themselves.
     pub in_kernel: bool,
 }
@@ -870,7 +872,13 @@ impl Config {
             in_kernel: vlan.interface.host.as_ref().is_some_and(|host| host.in_kernel),
             is_found: vlan.is_found,
         };
-        HostVlans { vlans: self.vlans.iter().map(of).collect(), followed: self.followed() }
+        let is_device = |of: &Interface| of.host.as_ref().is_some_and(|host| host.is_device);
+        let devices = self.interfaces().filter(|(.., of)| is_device(of)).map(|(id, ..)| id);
+        HostVlans {
+            vlans: self.vlans.iter().map(of).collect(),
+            followed: self.followed(),
+            devices: devices.collect(),
+        }
     }
 
     fn on_wire(&self, vlan: &Vlan) -> Option<vlan::Vlan> {

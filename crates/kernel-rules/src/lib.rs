@@ -35,6 +35,7 @@ mod settings;
 mod tc;
 mod translate;
 mod watch;
+mod xdp;
 mod xfrm;
 
 use std::collections::BTreeSet;
@@ -241,7 +242,10 @@ impl Inspector {
 
     fn inspect(&mut self, routes: Routes) -> Result<Inspection, Error> {
         let links = self.route.dump(&links::request(), Link::read).map_err(Error::Netlink)?;
-        let links = Links::new(links, &self.interfaces);
+        let mut links = Links::new(links, &self.interfaces);
+        if !self.options.bypass.contains(&Kind::Xdp) {
+            links.name_programs();
+        }
         let mut all =
             Collection { findings: links.findings(&self.options), ..Collection::default() };
         all.findings.extend(settings::findings(&settings::read(&links)));

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::Options;
 use crate::finding::{Action, Finding, Kind, Packets, Place};
 use crate::netlink::{Attribute, Raw, Request, u16_at, u32_at};
+use crate::xdp::{self, Name};
 
 pub const RTM_NEWLINK: u16 = 16;
 pub const RTM_DELLINK: u16 = 17;
@@ -38,12 +39,14 @@ const IFF_UP: u32 = 1;
 const NAMES: usize = 8;
 
 /// An XDP program of an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// Its number.
     pub id: u32,
     /// `native`, `generic`, `offloaded`.
     pub mode: &'static str,
+    /// Its name, once it has been read.
+    pub name: Name,
 }
 
 /// An interface.
@@ -96,8 +99,7 @@ fn programs(xdp: crate::netlink::Attributes<'_>) -> Vec<Program> {
         (IFLA_XDP_SKB_PROG_ID, "generic"),
         (IFLA_XDP_HW_PROG_ID, "offloaded"),
     ];
-    let programs =
-        by_mode.into_iter().filter_map(|(kind, mode)| Some(Program { id: id(kind)?, mode }));
+    let programs = by_mode.into_iter().filter_map(|(kind, mode)| Some(program(id(kind)?, mode)));
     let programs: Vec<Program> = programs.collect();
     if !programs.is_empty() {
         return programs;
@@ -108,7 +110,11 @@ fn programs(xdp: crate::netlink::Attributes<'_>) -> Vec<Program> {
         Some(3) => "offloaded",
         _ => "generic",
     };
-    id(IFLA_XDP_PROG_ID).map(|id| Program { id, mode }).into_iter().collect()
+    id(IFLA_XDP_PROG_ID).map(|id| program(id, mode)).into_iter().collect()
+}
+
+fn program(id: u32, mode: &'static str) -> Program {
+    Program { id, mode, name: Name::default() }
 }
 
 /// Returns the request for all interfaces.
@@ -138,6 +144,16 @@ impl Links {
 
     fn find(&self, name: &str) -> Option<&Link> {
         self.by_index.values().find(|link| link.name == name)
+    }
+
+    /// Reads the names of the programs on interfaces to be accelerated.
+    pub fn name_programs(&mut self) {
+        let wanted = &self.wanted;
+        for link in self.by_index.values_mut().filter(|link| wanted.contains(&link.name)) {
+            for program in &mut link.programs {
+                program.name = Name::read(program.id, link.index);
+            }
+        }
     }
 
     /// Returns the interfaces to be accelerated that exist.
@@ -186,7 +202,7 @@ impl Links {
         let master = link.master.map(|index| self.of_master(link, index));
         let programs =
             link.programs.iter().filter(|program| !options.own_programs.contains(&program.id));
-        let programs = programs.map(|program| of_program(link, *program));
+        let programs = programs.map(|program| of_program(link, program));
         own.chain(master).chain(programs).chain(self.on_top(link)).collect()
     }
 
@@ -197,10 +213,12 @@ impl Links {
         };
         let of = &link.name;
         match kind {
-            "vrf" => {
-                let message = format!("{of} is in VRF {name}: its packets use that VRF's table");
-                Finding::new(Kind::Vrf, at(of), on(of), Action::Follow, message)
-            }
+            "vrf" => refuse(
+                Kind::Vrf,
+                link,
+                format!("{of} is in VRF {name}, whose table the programs do not have"),
+                &format!("take it out: ip link set {of} nomaster, or leave it out"),
+            ),
             "bond" | "team" => refuse(
                 Kind::Bond,
                 link,
@@ -264,15 +282,9 @@ fn own_kind(link: &Link) -> Option<Finding> {
     }
 }
 
-fn of_program(link: &Link, Program { id, mode }: Program) -> Finding {
-    let name = &link.name;
-    let message = format!("{name} has an XDP program already: number {id}, {mode}");
-    refuse(
-        Kind::Xdp,
-        link,
-        message,
-        &format!("remove it: ip link set dev {name} xdp off, or stop what attached it"),
-    )
+fn of_program(link: &Link, program: &Program) -> Finding {
+    let (message, way_out) = xdp::words(&link.name, program);
+    refuse(Kind::Xdp, link, message, &way_out)
 }
 
 fn of_device_above(link: &Link, above: &Link) -> Option<Finding> {

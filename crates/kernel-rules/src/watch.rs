@@ -344,10 +344,20 @@ mod tests {
                 "sysctl -qw net.ipv6.conf.v0.forwarding=1",
                 "sysctl -qw net.ipv4.conf.v0.rp_filter=2",
             ];
-            for change in changes {
-                let words: Vec<&str> = change.split(' ').collect();
+            let run = |command: &str| {
+                let words: Vec<&str> = command.split(' ').collect();
                 let done = std::process::Command::new(words[0]).args(&words[1..]).status();
-                assert!(done.unwrap().success(), "{change}");
+                assert!(done.unwrap().success(), "{command}");
+            };
+            // A machine that forwards hands its settings down to new namespaces.
+            for setting in
+                ["ipv4.conf.v0.forwarding", "ipv6.conf.v0.forwarding", "ipv4.conf.v0.rp_filter"]
+            {
+                run(&format!("sysctl -qw net.{setting}=0"));
+            }
+            while drain() != Change::default() {}
+            for change in changes {
+                run(change);
                 let heard = drain();
                 assert_eq!(heard, Change { any: true, routes: false }, "{change}");
                 while drain() != Change::default() {}

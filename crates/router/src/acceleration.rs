@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use control::config::{Config, Port};
 use kernel_rules::{Action, Exceptions, Filters, Inspection, Kind, Options};
 
+/// The kernel's kind of VLAN devices.
+pub const VLAN: &str = "vlan";
+
 /// The beginning of a configuration.
 const MODULE: &str = "local turnpike = require \"turnpike\"\n";
 
@@ -32,10 +35,12 @@ pub fn in_kernel_configuration(interfaces: &[String], bypass: &[Kind]) -> String
 }
 
 /// Returns the configuration that accelerates these interfaces and has the filters that the kernel's forward chains are
-/// translated into.
+/// translated into. Chains may decide about the VLAN devices on an interface otherwise than about itself, so these stay
+/// with the kernel then.
 pub fn configuration(interfaces: &[Interface], bypass: &[Kind], filters: &Filters) -> String {
     let kinds = bypass.iter().map(|kind| quoted(kind.name())).collect::<Vec<_>>().join(", ");
-    let settings = format!("filters = \"kernel\", bypass = {{ {kinds} }}");
+    let leaves = if filters.places.is_empty() { "" } else { ", vlans = false" };
+    let settings = format!("filters = \"kernel\", bypass = {{ {kinds} }}{leaves}");
     if filters.places.is_empty() && interfaces.iter().all(|of| of.queues <= 1) {
         let names: String = interfaces.iter().map(|of| quoted(&of.name) + ", ").collect();
         return format!("{MODULE}turnpike.accelerate {{ {names}{settings} }}\n");
@@ -79,6 +84,15 @@ pub fn obstacles(inspection: &Inspection, config: &Config) -> Vec<String> {
         );
     }
     let Ok(filters) = kernel_rules::translate(inspection) else { return all };
+    let has_vlans = inspection.interfaces.iter().any(|of| of.device == VLAN);
+    if has_vlans && config.acceleration.has_kernel_filters && !filters.places.is_empty() {
+        all.push(
+            "the kernel has forward chains, and VLAN devices on accelerated interfaces, for which they may mean other \
+             filters: run turnpike accelerate anew, or write vlans = false"
+                .to_owned(),
+        );
+        return all;
+    }
     match config.acceleration.has_kernel_filters {
         true if !has(config, &filters) => all.push(
             "the kernel's forward chains are not the filters of the configuration any more: run turnpike accelerate anew"
@@ -146,8 +160,10 @@ mod tests {
         assert!(config.acceleration.has_kernel_filters);
         assert!(config.acceleration.bypass.contains(&Kind::Tc));
         assert!(!has(&config, &Filters::default()), "the chains have been removed");
+        assert!(config.acceleration.leaves_vlans, "for which chains may mean other filters");
         let without = parse(&configuration(&interfaces, &[], &Filters::default()));
         assert!(has(&without, &Filters::default()) && !has(&without, &filters()));
+        assert!(!without.acceleration.leaves_vlans);
         let other = Filters { lua: filters().lua.replace("drop", "accept"), ..filters() };
         assert!(!has(&config, &other));
         let misplaced = text.replace("outward = \"forward-eth1\"", "outward = \"forward\"");

@@ -16,8 +16,16 @@
 //!
 //! The changes of an update are in an order in which no packet is taken for forwarded meanwhile that is not: first the
 //! boundaries of other treatment, last the removals.
+//!
+//! Without a default route nearly every prefix is a boundary, and a full table takes the owner many turns: the boundaries
+//! are made by a [`Walk`] in the order of prefixes, while the FIB changes before and behind it. Changed prefixes are
+//! *pending* until [`Boundaries::follow`]. For these the boundaries still have the former treatment, which is as good as
+//! the FIB's own: a prefix without a boundary was treated as what is around it. So any number of changes is followed one by
+//! one, in any order, each as if it were the only one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use std::ops::Bound;
 
 use ipnet::IpNet;
 
@@ -38,6 +46,58 @@ pub enum Change {
     Remove(IpNet),
 }
 
+/// The progress of a walk through a FIB.
+#[derive(Debug, Default)]
+pub struct Walk {
+    /// The prefixes that contain the last one, and that one, the shortest first.
+    around: Vec<(IpNet, bool)>,
+}
+
+impl Walk {
+    /// Returns the prefix that was walked to last; `None` at first.
+    pub fn last(&self) -> Option<IpNet> {
+        self.around.last().map(|(prefix, _)| *prefix)
+    }
+
+    /// Walks to the next prefix. Returns true if its treatment differs from that of the next shorter one.
+    fn step(&mut self, prefix: IpNet, forwards: bool) -> bool {
+        while self.around.pop_if(|(outer, _)| !outer.contains(&prefix)).is_some() {}
+        let differs = self.around.last().is_some_and(|(_, outer)| *outer) != forwards;
+        self.around.push((prefix, forwards));
+        differs
+    }
+}
+
+/// The FIB as the boundaries have it: of pending prefixes the former treatment.
+struct Known<'a, F> {
+    fib: &'a F,
+    pending: &'a BTreeSet<IpNet>,
+    boundaries: &'a BTreeMap<IpNet, bool>,
+}
+
+impl<F: Treatments> Treatments for Known<'_, F> {
+    fn of(&self, prefix: IpNet) -> Option<bool> {
+        match self.pending.contains(&prefix) {
+            true => self.boundaries.get(&prefix).copied(),
+            false => self.fib.of(prefix),
+        }
+    }
+
+    fn next(&self, prefix: IpNet, within: bool) -> Option<IpNet> {
+        let (mut place, mut within) = (prefix, within);
+        loop {
+            let start = if within { place } else { last_address(place) };
+            let pending = self.pending.range((Bound::Excluded(start), Bound::Unbounded)).next();
+            let found = self.fib.next(place, within).into_iter().chain(pending.copied()).min()?;
+            if self.of(found).is_some() {
+                return Some(found);
+            }
+            // A pending one that was not there: those within it are next.
+            (place, within) = (found, true);
+        }
+    }
+}
+
 /// The boundaries of both families.
 #[derive(Debug, Default)]
 pub struct Boundaries(BTreeMap<IpNet, bool>);
@@ -48,40 +108,34 @@ impl Boundaries {
         self.0.len()
     }
 
-    /// Creates them for the prefixes of a FIB, in their order.
-    pub fn of(treatments: impl Iterator<Item = (IpNet, bool)>) -> Self {
-        let mut boundaries = BTreeMap::new();
-        // The prefixes that contain the present one, the shortest first.
-        let mut around: Vec<(IpNet, bool)> = Vec::new();
-        for (prefix, forwards) in treatments {
-            while around.pop_if(|(outer, _)| !outer.contains(&prefix)).is_some() {}
-            if around.last().is_some_and(|(_, outer)| *outer) != forwards {
-                boundaries.insert(prefix, forwards);
-            }
-            around.push((prefix, forwards));
-        }
-        Self(boundaries)
+    /// Takes up the next prefix of a FIB, in their order; returns the change if it is a boundary.
+    pub fn add(&mut self, walk: &mut Walk, prefix: IpNet, forwards: bool) -> Option<Change> {
+        let is_boundary = walk.step(prefix, forwards);
+        is_boundary.then(|| {
+            self.0.insert(prefix, forwards);
+            Change::Set(prefix, forwards)
+        })
     }
 
-    /// Returns them all.
-    pub fn iter(&self) -> impl Iterator<Item = Change> {
-        self.0.iter().map(|(prefix, forwards)| Change::Set(*prefix, *forwards))
-    }
-
-    /// Follows a change of one prefix in the FIB; returns the changes in the order in which they are to be made.
-    pub fn follow(&mut self, prefix: IpNet, fib: &impl Treatments) -> Vec<Change> {
+    /// Follows a change of one prefix in the FIB, while those `pending` have changed as well and are followed later.
+    /// Returns the changes in the order in which they are to be made.
+    pub fn follow(
+        &mut self,
+        prefix: IpNet,
+        fib: &impl Treatments,
+        pending: &BTreeSet<IpNet>,
+    ) -> Vec<Change> {
         let before = self.decide(prefix);
-        let around = shorter(prefix).find_map(|outer| fib.of(outer)).unwrap_or(false);
+        let around = {
+            let known = Known { fib, pending, boundaries: &self.0 };
+            shorter(prefix).find_map(|outer| known.of(outer)).unwrap_or(false)
+        };
         let own = fib.of(prefix);
         let now = own.unwrap_or(around);
         let mut changes = Vec::new();
         self.settle(prefix, own.filter(|own| *own != around), &mut changes);
         if now != before {
-            let mut inner = fib.next(prefix, true).filter(|inner| prefix.contains(inner));
-            while let Some(within) = inner {
-                self.settle(within, fib.of(within).filter(|of| *of != now), &mut changes);
-                inner = fib.next(within, false).filter(|inner| prefix.contains(inner));
-            }
+            self.settle_within(prefix, now, (fib, pending), &mut changes);
         }
         changes.sort_by_key(|change| match change {
             Change::Set(_, false) => 0,
@@ -90,6 +144,27 @@ impl Boundaries {
             Change::Remove(_) => 1000,
         });
         changes
+    }
+
+    /// Settles the prefixes right within one that is treated otherwise now.
+    fn settle_within(
+        &mut self,
+        prefix: IpNet,
+        now: bool,
+        (fib, pending): (&impl Treatments, &BTreeSet<IpNet>),
+        changes: &mut Vec<Change>,
+    ) {
+        let (mut place, mut within) = (prefix, true);
+        loop {
+            let known = Known { fib, pending, boundaries: &self.0 };
+            let Some(inner) = known.next(place, within).filter(|inner| prefix.contains(inner))
+            else {
+                return;
+            };
+            let wanted = known.of(inner).filter(|of| *of != now);
+            self.settle(inner, wanted, changes);
+            (place, within) = (inner, false);
+        }
     }
 
     /// Returns the answer for all addresses of a prefix that no longer boundary decides.
@@ -111,6 +186,11 @@ impl Boundaries {
     }
 }
 
+/// Returns the place of the last address of a prefix in the order of prefixes.
+pub fn last_address(prefix: IpNet) -> IpNet {
+    IpNet::new_assert(prefix.broadcast(), prefix.max_prefix_len())
+}
+
 /// Returns the prefixes that contain this one, the longest first.
 fn shorter(prefix: IpNet) -> impl Iterator<Item = IpNet> {
     (0..prefix.prefix_len()).rev().map(move |bits| IpNet::new_assert(prefix.addr(), bits).trunc())
@@ -118,8 +198,6 @@ fn shorter(prefix: IpNet) -> impl Iterator<Item = IpNet> {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::Bound;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -132,16 +210,42 @@ mod tests {
         }
 
         fn next(&self, prefix: IpNet, within: bool) -> Option<IpNet> {
-            let start = match within {
-                true => prefix,
-                false => IpNet::new_assert(prefix.broadcast(), prefix.max_prefix_len()),
-            };
+            let start = if within { prefix } else { last_address(prefix) };
             self.range((Bound::Excluded(start), Bound::Unbounded)).next().map(|(net, _)| *net)
         }
     }
 
     fn net(text: &str) -> IpNet {
         text.parse().unwrap()
+    }
+
+    /// The boundaries of a FIB that does not change.
+    fn of(fib: impl IntoIterator<Item = (IpNet, bool)>) -> Boundaries {
+        let (mut boundaries, mut walk) = (Boundaries::default(), Walk::default());
+        for (prefix, forwards) in fib {
+            boundaries.add(&mut walk, prefix, forwards);
+        }
+        boundaries
+    }
+
+    fn none() -> BTreeSet<IpNet> {
+        BTreeSet::new()
+    }
+
+    fn change(fib: &mut Fib, prefix: IpNet, treatment: Option<bool>) {
+        match treatment {
+            Some(forwards) => _ = fib.insert(prefix, forwards),
+            None => _ = fib.remove(&prefix),
+        }
+    }
+
+    fn make(kernel: &mut Fib, changes: Vec<Change>) {
+        for change in changes {
+            match change {
+                Change::Set(net, forwards) => _ = kernel.insert(net, forwards),
+                Change::Remove(net) => _ = kernel.remove(&net),
+            }
+        }
     }
 
     /// The answer for a host, by the longest of some prefixes.
@@ -155,7 +259,7 @@ mod tests {
     fn a_full_table_by_accelerated_interfaces_is_one_boundary() {
         let more = (0..=255).map(|third| (net(&format!("198.51.{third}.0/24")), true));
         let all = [(net("0.0.0.0/0"), true)].into_iter().chain(more);
-        let boundaries = Boundaries::of(all.chain([(net("198.51.255.1/32"), false)]));
+        let boundaries = of(all.chain([(net("198.51.255.1/32"), false)]));
         let expected = [(net("0.0.0.0/0"), true), (net("198.51.255.1/32"), false)];
         assert_eq!(boundaries.0, expected.into());
     }
@@ -169,9 +273,9 @@ mod tests {
             (net("192.0.2.0/24"), false),
         ]
         .into();
-        let mut boundaries = Boundaries::of(fib.clone().into_iter());
+        let mut boundaries = of(fib.clone());
         fib.insert(net("0.0.0.0/0"), false);
-        let changes = boundaries.follow(net("0.0.0.0/0"), &fib);
+        let changes = boundaries.follow(net("0.0.0.0/0"), &fib, &none());
         let expected = [
             Change::Set(net("10.0.0.0/8"), true),
             Change::Remove(net("0.0.0.0/0")),
@@ -179,7 +283,7 @@ mod tests {
         ];
         assert_eq!(changes, expected);
         fib.remove(&net("0.0.0.0/0"));
-        assert_eq!(boundaries.follow(net("0.0.0.0/0"), &fib), []);
+        assert_eq!(boundaries.follow(net("0.0.0.0/0"), &fib, &none()), []);
     }
 
     fn prefix() -> impl Strategy<Value = IpNet> {
@@ -208,15 +312,9 @@ mod tests {
             let mut kernel = Fib::new();
             for (prefix, treatment) in changes {
                 let old = fib.clone();
-                match treatment {
-                    Some(forwards) => _ = fib.insert(prefix, forwards),
-                    None => _ = fib.remove(&prefix),
-                }
-                for change in boundaries.follow(prefix, &fib) {
-                    match change {
-                        Change::Set(net, forwards) => _ = kernel.insert(net, forwards),
-                        Change::Remove(net) => _ = kernel.remove(&net),
-                    }
+                change(&mut fib, prefix, treatment);
+                for step in boundaries.follow(prefix, &fib, &none()) {
+                    make(&mut kernel, vec![step]);
                     for host in hosts() {
                         // Meanwhile nothing is forwarded that is not before or after.
                         let may = answer(&old, host) || answer(&fib, host);
@@ -226,10 +324,47 @@ mod tests {
                 for host in hosts() {
                     prop_assert_eq!(answer(&kernel, host), answer(&fib, host), "{}", host);
                 }
-                let anew = Boundaries::of(fib.iter().map(|(net, forwards)| (*net, *forwards)));
+                let anew = of(fib.clone());
                 prop_assert_eq!(&boundaries.0, &anew.0);
                 prop_assert_eq!(&boundaries.0, &kernel);
             }
+        }
+
+        #[test]
+        fn changes_are_followed_in_any_order_also_those_during_the_walk(
+            first in prop::collection::btree_map(prefix(), any::<bool>(), 0..20),
+            changes in prop::collection::vec((prefix(), prop::option::of(any::<bool>())), 0..20),
+            backwards in any::<bool>(),
+            walked in 0_usize..20,
+        ) {
+            let mut fib: Fib = first;
+            let (mut boundaries, mut walk) = (Boundaries::default(), Walk::default());
+            let mut kernel = Fib::new();
+            let (mut changes, mut pending) = (changes.into_iter(), BTreeSet::new());
+            let mut place = None;
+            for number in 0.. {
+                let after = place.map_or(Bound::Unbounded, Bound::Excluded);
+                let Some((net, forwards)) = fib.range((after, Bound::Unbounded)).next() else { break };
+                let (net, forwards) = (*net, *forwards);
+                make(&mut kernel, boundaries.add(&mut walk, net, forwards).into_iter().collect());
+                prop_assert_eq!(walk.last(), Some(net));
+                place = Some(net);
+                if number >= walked && let Some((prefix, treatment)) = changes.next() {
+                    change(&mut fib, prefix, treatment);
+                    pending.insert(prefix);
+                }
+            }
+            for (prefix, treatment) in changes {
+                change(&mut fib, prefix, treatment);
+                pending.insert(prefix);
+            }
+            while let Some(prefix) =
+                if backwards { pending.pop_last() } else { pending.pop_first() }
+            {
+                make(&mut kernel, boundaries.follow(prefix, &fib, &pending));
+            }
+            prop_assert_eq!(&boundaries.0, &of(fib).0);
+            prop_assert_eq!(&boundaries.0, &kernel);
         }
     }
 }

@@ -199,7 +199,9 @@ enum Kind {
     /// A loopback's TAP, which sends nothing.
     Isolated,
     /// The kernel's VLAN device on another host interface.
-    KernelDevice(KernelDevice),
+    KernelDevice(Box<KernelDevice>),
+    /// The kernel's VLAN device on the device of an accelerated port.
+    DeviceOnDevice(Box<KernelDevice>),
     /// The device of an accelerated port.
     Device,
 }
@@ -255,7 +257,7 @@ impl HostInterface {
     }
 
     /// Makes the host interface of a VLAN from the kernel's VLAN device on another host interface, one of `taps`. The device
-    /// is the operator's, and need not exist.
+    /// is the operator's, and need not exist. With `is_accelerated` that one is the device of an accelerated port.
     ///
     /// # Errors
     /// The namespace cannot be entered.
@@ -264,12 +266,13 @@ impl HostInterface {
         taps: &Taps,
         name: &str,
         netns: Option<&Path>,
-        segmentation: bool,
+        (is_accelerated, segmentation): (bool, bool),
     ) -> Result<Self> {
         let groups = in_netns(netns, || Groups::open(name))?;
         let tagged = TaggedDevice::new(taps.get(&device.below), &device.tags);
         let mut interface = Self::over(Arc::new(tagged), name, groups);
-        (interface.kind, interface.netns) = (Kind::KernelDevice(device), netns.map(Path::to_owned));
+        let kind = if is_accelerated { Kind::DeviceOnDevice } else { Kind::KernelDevice };
+        (interface.kind, interface.netns) = (kind(device.into()), netns.map(Path::to_owned));
         interface.set_segmentation(segmentation)?;
         Ok(interface)
     }
@@ -287,9 +290,10 @@ impl HostInterface {
         Ok(interface)
     }
 
-    /// Returns true if the kernel is to get all that forwarders do not send: it is the device of an accelerated port.
+    /// Returns true if the kernel is to get all that forwarders do not send: it is the device of an accelerated port, or a
+    /// VLAN device on that.
     pub fn takes_all(&self) -> bool {
-        matches!(self.kind, Kind::Device)
+        matches!(self.kind, Kind::Device | Kind::DeviceOnDevice(_))
     }
 
     /// Large frames go both ways, or not any more.
@@ -376,6 +380,9 @@ impl HostInterface {
     /// it.
     pub fn keep(&self, store: &mut FdStore, taps: &Taps) {
         let (device, name) = (&self.device, &self.name);
+        if matches!(self.kind, Kind::Device) {
+            taps.set(name, device);
+        }
         if device.fd().is_none() {
             return;
         }
@@ -426,7 +433,9 @@ impl HostInterface {
     /// Returns its view for reports.
     pub fn view(&self) -> HostView {
         let kernel_device = match &self.kind {
-            Kind::KernelDevice(device) => Some(device.clone()),
+            Kind::KernelDevice(device) | Kind::DeviceOnDevice(device) => {
+                Some(KernelDevice::clone(device))
+            }
             Kind::Tap | Kind::Isolated | Kind::Device => None,
         };
         HostView {

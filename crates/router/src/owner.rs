@@ -37,6 +37,7 @@
 //! | `multicast.rs` | multicast routes |
 //! | `fibs.rs` | route tables of another structure |
 //! | `slow_path.rs` | another number of slow path workers |
+//! | `accelerate.rs`, `accelerated_vlans.rs` | the packets that accelerated interfaces take from the kernel |
 //! | `in_kernel.rs` | ways out of XDP programs that forward themselves |
 //! | `kernel_rules.rs` | the kernel's rules, as they concern accelerated interfaces |
 //! | `configurations.rs`, `apply.rs`, `history.rs` | changes to another configuration |
@@ -50,6 +51,7 @@
 //! | `state.rs` | what the owner holds, by concern |
 
 mod accelerate;
+mod accelerated_vlans;
 mod api;
 mod apply;
 mod bonds;

@@ -272,8 +272,8 @@ impl Opener {
         let netns = host.netns_path();
         let (mac, mtu) = (info.mac, info.mtu);
         if let Some(device) = device {
-            let on =
-                HostInterface::on(device, &self.taps, name, netns.as_deref(), host.segmentation);
+            let kinds = (host.is_device, host.segmentation);
+            let on = HostInterface::on(device, &self.taps, name, netns.as_deref(), kinds);
             return on.with_context(|| format!("{kind} \"{name}\"")).map(Some);
         }
         self.removals.wait();

@@ -24,6 +24,7 @@ pub mod accelerate;
 mod control_queues;
 mod cores;
 mod devices;
+mod gain;
 mod interrupts;
 mod memory;
 mod mend;

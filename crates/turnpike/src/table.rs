@@ -15,10 +15,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use anyhow::{Result, bail};
 use api::report::{
-    AcceleratedFamily, AcceleratedInterface, Acceleration, Class, ColourCounts, Compiler, Counters,
-    Families, Filter, FilterRule, FilterVerdict, Flows, HostInterface, Interface, Multicast,
-    MulticastPort, Neighbour, Offload, Path, Policing, Port, PrefixSet, Remote, ResolvedPath,
-    Route, RouteAnswer, RouteSummary, SetElement, SourceReport, Status, Steps, Vrf,
+    AcceleratedFamily, AcceleratedInterface, AcceleratedVlan, Acceleration, Class, ColourCounts,
+    Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows, HostInterface,
+    Interface, Multicast, MulticastPort, Neighbour, Offload, Path, Policing, Port, PrefixSet,
+    Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, SourceReport, Status,
+    Steps, Vrf,
 };
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
@@ -785,7 +786,7 @@ pub fn acceleration(report: &Acceleration) -> String {
 
 /// Formats the state of an accelerated interface.
 fn accelerated(interface: &AcceleratedInterface) -> String {
-    let AcceleratedInterface { name, mode, reason, ip4, ip6, longest, closed, packets: _ } =
+    let AcceleratedInterface { name, mode, reason, ip4, ip6, vlans, longest, closed, packets: _ } =
         interface;
     let family = |name: &str, family: &AcceleratedFamily| match &family.reason {
         None => format!("{name} accelerated"),
@@ -795,10 +796,14 @@ fn accelerated(interface: &AcceleratedInterface) -> String {
         None => mode.clone(),
         Some(reason) => format!("{mode} ({reason})"),
     };
-    let (ip4, ip6) = (family("IPv4", ip4), family("IPv6", ip6));
+    let families = |ip4: &AcceleratedFamily, ip6: &AcceleratedFamily| {
+        format!("{}, {}", family("IPv4", ip4), family("IPv6", ip6))
+    };
+    let own = format!("{name}: {mode}, up to {longest} bytes, {}", families(ip4, ip6));
     let closed =
         closed.as_ref().map_or(String::new(), |why| format!("; no packet leaves by it ({why})"));
-    format!("{name}: {mode}, up to {longest} bytes, {ip4}, {ip6}{closed}")
+    let vlan = |of: &AcceleratedVlan| format!("\n  {}: {}", of.name, families(&of.ip4, &of.ip6));
+    own + &closed + &vlans.iter().map(vlan).collect::<String>()
 }
 
 /// Formats one line a class, then the limits of ICMP errors.

@@ -82,6 +82,7 @@ impl Config {
                 parent: (*names.get(&vlan.parent)?).to_owned(),
                 protocol: vlan.tag.protocol.ethertype(),
                 id: vlan.tag.id,
+                is_plain: true,
                 vrf: (vrf != VrfId::DEFAULT).then(|| name_of(vrf)),
                 space: vlan.interface.space().map(name_of),
             })
@@ -123,9 +124,11 @@ impl Config {
                     && let Err(why) = present.add(device)
                 {
                     let FoundVlan { name, parent, .. } = device;
-                    refused.push(format!(
-                        "VLAN device {name} on host interface {parent} gets no frames: {why}"
-                    ));
+                    let place = match present.is_device(parent) {
+                        true => format!("{parent} stays with the kernel"),
+                        false => format!("host interface {parent} gets no frames"),
+                    };
+                    refused.push(format!("VLAN device {name} on {place}: {why}"));
                 }
             }
             waiting = later;
@@ -138,6 +141,11 @@ impl Config {
         self.vlans.retain(|vlan| !vlan.is_found);
         self.vlans.extend(vlans);
         self.vlans.sort_by_key(|vlan| vlan.id);
+        // Steps for VLANs cost each packet something: accelerated ports have them while they have VLANs.
+        let lowest: BTreeSet<_> = self.vlans.iter().filter_map(|vlan| self.carrier(vlan)).collect();
+        for port in self.ports.iter_mut().filter(|port| port.accelerate) {
+            port.interface.has_vlans = lowest.contains(&port.id.into());
+        }
     }
 
     fn is_found(&self, id: InterfaceId) -> bool {
@@ -153,7 +161,7 @@ impl<'a> Present<'a> {
     }
 
     fn add(&mut self, device: &'a FoundVlan) -> Result<(), String> {
-        let FoundVlan { name, parent: below, protocol, id, vrf, space } = device;
+        let FoundVlan { name, parent: below, protocol, id, is_plain, vrf, space } = device;
         let parent = *self.by_name.get(&**below).ok_or("its parent is no interface")?;
         let space_of_parent = self.below(parent).and_then(Interface::space);
         let space_of_parent = space_of_parent.map(|vrf| Vrf::name_of(&self.config.vrfs, vrf));
@@ -173,6 +181,13 @@ impl<'a> Present<'a> {
         let protocol = TagProtocol::of(*protocol).ok_or("its tag is neither 802.1q nor 802.1ad")?;
         if !IDS.contains(id) {
             return Err(format!("{id} is no VLAN; {} to {} are", IDS.start(), IDS.end()));
+        }
+        if !is_plain && self.is_device(below) {
+            return Err(
+                "its MAC is another than that of the interface, or it gives frames priorities \
+                        (egress-qos-map), which accelerated packets would not have"
+                    .to_owned(),
+            );
         }
         let tag = Tag { protocol, id: *id, priority: 0 };
         if self.tags.contains(&(parent, protocol, *id)) {
@@ -196,6 +211,12 @@ impl<'a> Present<'a> {
         let vlan = Vlan { id: number, line, name, parent, tag, is_found: true, mtu, interface };
         self.found.insert(number, vlan);
         Ok(())
+    }
+
+    /// Returns true if the host interface of an interface is its device.
+    fn is_device(&self, name: &str) -> bool {
+        let of = self.by_name.get(name).and_then(|id| self.below(*id));
+        of.and_then(|of| of.host.as_ref()).is_some_and(|host| host.is_device)
     }
 
     /// Returns the settings of an interface that VLANs may be on.
@@ -283,6 +304,7 @@ mod tests {
             parent: parent.to_owned(),
             protocol,
             id,
+            is_plain: true,
             vrf: None,
             space: None,
         }
@@ -326,6 +348,33 @@ mod tests {
         let room = |name: &str| followed.get(&named(name).id).copied();
         assert_eq!((room("lan.s"), room("lan.s.7"), room("mine")), (Some(1), None, Some(1)));
         assert_eq!(followed.get(&InterfaceId::FIRST), Some(&2));
+    }
+
+    #[test]
+    fn accelerated_interfaces_have_the_vlans_of_plain_devices_while_these_exist() {
+        let accelerated = |more: &str| {
+            let text = format!("require 'turnpike'.accelerate {{ 'eth0', 'eth1'{more} }}\n");
+            parse("t.lua".as_ref(), &text, Limits::default(), &Catalogue::default()).unwrap()
+        };
+        let config = accelerated("");
+        assert!(!config.ports[0].interface.has_vlans, "steps for VLANs that there are not");
+        assert_eq!(config.host_vlans().devices.len(), 2);
+        let plain = device("eth0.100", "eth0", (0x8100, 100));
+        let config = with(config, std::slice::from_ref(&plain));
+        let host = config.vlans[0].interface.host.as_ref().unwrap();
+        assert!(host.in_kernel && host.is_device && !host.segmentation);
+        assert!(config.ports[0].interface.has_vlans && !config.ports[1].interface.has_vlans);
+        let config = with(config, &[]);
+        assert!(!config.ports[0].interface.has_vlans);
+        let found = config.find_vlans(&[FoundVlan { is_plain: false, ..plain.clone() }]);
+        assert!(found.vlans.is_empty());
+        assert!(
+            found.refused[0]
+                .starts_with("VLAN device eth0.100 on eth0 stays with the kernel: its MAC")
+        );
+        let config = accelerated(", vlans = false");
+        let found = config.find_vlans(&[plain]);
+        assert!(found.vlans.is_empty() && found.refused.is_empty() && !config.finds_vlans());
     }
 
     #[test]

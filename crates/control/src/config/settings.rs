@@ -298,11 +298,12 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     list.live(Unit::Quarantine, "quarantine: directory", directory.display());
     list.live(Unit::Quarantine, "quarantine: packets", packets);
     list.live(Unit::Quarantine, "quarantine: mib", bytes >> 20);
-    let Acceleration { bypass, has_kernel_filters, in_kernel } = acceleration;
+    let Acceleration { bypass, has_kernel_filters, in_kernel, leaves_vlans } = acceleration;
     let kinds = some(bypass.iter().map(ToString::to_string), "nothing");
     list.live(Unit::Acceleration, "accelerate: bypass", kinds);
     let filters = if *has_kernel_filters { "kernel" } else { "configuration" };
     list.live(Unit::Acceleration, "accelerate: filters", filters);
+    list.live(Unit::Acceleration, "accelerate: vlans", !leaves_vlans);
     list.fixed("accelerate: in_kernel", in_kernel, IN_KERNEL);
     for Command { line: _, name, help } in commands {
         list.live(Unit::Commands, format!("command \"{name}\""), help);

@@ -1691,6 +1691,7 @@ function turnpike.vrf(name) end
 ---@field [integer] string Interfaces.
 ---@field bypass? string[] Kinds of the kernel's rules that accelerated packets may bypass: "nftables", "tc", …
 ---@field filters? "kernel" | "configuration" "kernel": the outward filters of accelerated ports are the kernel's forward chains.
+---@field vlans? boolean Default true; false: VLAN devices on the interfaces stay with the kernel.
 ---@field in_kernel? boolean The interfaces' XDP programs forward themselves, without sockets and forwarders. Default: false.
 
 ---Accelerates kernel interfaces, which stay the kernel's: turnpike.accelerate { "eth0", "eth1" }

@@ -280,6 +280,8 @@ pub struct HostVlans {
     pub vlans: Vec<HostVlan>,
     /// The interfaces on whose host interfaces VLAN devices are found, with the number of tags that these may have.
     pub followed: BTreeMap<InterfaceId, usize>,
+    /// The interfaces whose host interfaces are their devices, which the kernel has not lost.
+    pub devices: BTreeSet<InterfaceId>,
 }
 
 /// A VLAN device of the kernel that becomes a VLAN.
@@ -293,6 +295,8 @@ pub struct FoundVlan {
     pub protocol: u16,
     /// Its VLAN identifier.
     pub id: u16,
+    /// True if it has the MAC of its parent, and gives frames no priorities.
+    pub is_plain: bool,
     /// The name of its VRF; `None`: the default one, or that of the namespace.
     pub vrf: Option<String>,
     /// The name of the VRF in whose network namespace it is; `None`: in that of all other VRFs. Names are unique in a

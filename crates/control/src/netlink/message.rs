@@ -104,6 +104,7 @@ const IFLA_INFO_DATA: u16 = netlink::IFLA_INFO_DATA as u16;
 const IFLA_VRF_TABLE: u16 = netlink::IFLA_VRF_TABLE as u16;
 const IFLA_VLAN_ID: u16 = netlink::IFLA_VLAN_ID as u16;
 const IFLA_VLAN_PROTOCOL: u16 = netlink::IFLA_VLAN_PROTOCOL as u16;
+const IFLA_VLAN_EGRESS_QOS: u16 = netlink::IFLA_VLAN_EGRESS_QOS as u16;
 /// Present if [`IFLA_LINK`] is an interface of another namespace.
 const IFLA_LINK_NETNSID: u16 = netlink::IFLA_LINK_NETNSID as u16;
 const IFLA_ALLMULTI: u16 = netlink::IFLA_ALLMULTI as u16;
@@ -344,6 +345,8 @@ pub struct LinkMessage {
     pub macvlan: Option<(u32, MacAddr)>,
     /// Properties of a VLAN device.
     pub vlan: Option<VlanDevice>,
+    /// Its MAC.
+    pub mac: Option<MacAddr>,
     /// True if it was removed here because it has moved to another network namespace.
     pub moved: bool,
 }
@@ -357,6 +360,8 @@ pub struct VlanDevice {
     pub protocol: u16,
     /// Its VLAN identifier.
     pub id: u16,
+    /// True if it gives frames priorities (`egress-qos-map`).
+    pub marks: bool,
 }
 
 /// `RTM_NEWADDR`, `RTM_DELADDR`.
@@ -789,9 +794,10 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
         master: None,
         macvlan: None,
         vlan: None,
+        mac: None,
         moved: false,
     };
-    let (mut kind, mut parent, mut mac, mut elsewhere) = (LinkKind::Other, None, None, false);
+    let (mut kind, mut parent, mut elsewhere) = (LinkKind::Other, None, false);
     attributes(raw.kind, rest, |attribute| {
         match attribute.kind {
             IFLA_IFNAME => {
@@ -805,7 +811,7 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
             IFLA_LINK => parent = Some(attribute.u32()?),
             IFLA_LINK_NETNSID => elsewhere = true,
             IFLA_MASTER => link.master = Some(attribute.u32()?).filter(|master| *master != 0),
-            IFLA_ADDRESS => mac = attribute.value.try_into().ok().map(MacAddr),
+            IFLA_ADDRESS => link.mac = attribute.value.try_into().ok().map(MacAddr),
             IFLA_ALLMULTI => link.all_multicast |= attribute.u32()? > 0,
             _ => {}
         }
@@ -813,10 +819,10 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
     })?;
     match kind {
         LinkKind::Vrf { table } => link.table = table,
-        LinkKind::Macvlan => link.macvlan = parent.zip(mac),
-        LinkKind::Vlan { protocol, id } => {
+        LinkKind::Macvlan => link.macvlan = parent.zip(link.mac),
+        LinkKind::Vlan { protocol, id, marks } => {
             let parent = parent.filter(|_| !elsewhere);
-            link.vlan = id.map(|id| VlanDevice { parent, protocol, id });
+            link.vlan = id.map(|id| VlanDevice { parent, protocol, id, marks });
         }
         LinkKind::Other => {}
     }
@@ -830,7 +836,7 @@ enum LinkKind {
     /// A MACVLAN device.
     Macvlan,
     /// A VLAN device, with its tag.
-    Vlan { protocol: u16, id: Option<u16> },
+    Vlan { protocol: u16, id: Option<u16>, marks: bool },
     /// Any other.
     Other,
 }
@@ -844,7 +850,7 @@ fn link_kind(message: u16, info: &[u8]) -> Result<LinkKind, Malformed> {
                 *kind = match attribute.value.strip_suffix(b"\0").unwrap_or(attribute.value) {
                     b"vrf" => LinkKind::Vrf { table: None },
                     b"macvlan" => LinkKind::Macvlan,
-                    b"vlan" => LinkKind::Vlan { protocol: ETHERTYPE_VLAN, id: None },
+                    b"vlan" => LinkKind::Vlan { protocol: ETHERTYPE_VLAN, id: None, marks: false },
                     _ => LinkKind::Other,
                 };
             }
@@ -857,12 +863,13 @@ fn link_kind(message: u16, info: &[u8]) -> Result<LinkKind, Malformed> {
                     Ok(())
                 })?;
             }
-            (IFLA_INFO_DATA, LinkKind::Vlan { protocol, id }) => {
+            (IFLA_INFO_DATA, LinkKind::Vlan { protocol, id, marks }) => {
                 attributes(message, attribute.value, |data| {
                     match data.kind {
                         IFLA_VLAN_ID => *id = Some(data.u16()?),
                         // In network byte order.
                         IFLA_VLAN_PROTOCOL => *protocol = u16::from_be(data.u16()?),
+                        IFLA_VLAN_EGRESS_QOS => *marks = !data.value.is_empty(),
                         _ => {}
                     }
                     Ok(())

@@ -107,6 +107,7 @@ struct Link {
     macvlan: Option<(u32, MacAddr)>,
     /// Properties of a VLAN device.
     vlan: Option<VlanDevice>,
+    mac: Option<MacAddr>,
     seen: bool,
 }
 
@@ -132,6 +133,7 @@ impl Link {
             master: self.master,
             macvlan: self.macvlan,
             vlan: self.vlan,
+            mac: self.mac,
             moved: false,
         }
     }
@@ -489,9 +491,12 @@ impl Model {
         }
         let Link { name, vlan, .. } = self.links.get(&index).filter(|link| link.port.is_none())?;
         let device = (*vlan)?;
-        let VlanDevice { parent, protocol, id } = device;
+        let VlanDevice { parent, protocol, id, .. } = device;
         let Link { name: parent, port, .. } = self.links.get(&parent?)?;
-        (*port)?;
+        // The kernel has its frames.
+        if self.finder.is_device((*port)?) {
+            return None;
+        }
         let kind = if protocol == ETHERTYPE_VLAN { "" } else { ", protocol = \"802.1ad\"" };
         let device_is = format!("VLAN device {name} on host interface {parent} gets no frames");
         if self.tags_of(device.parent?) >= TAGS_MOST {
@@ -625,10 +630,11 @@ impl Model {
             master: message.master,
             macvlan: message.macvlan,
             vlan: message.vlan,
+            mac: message.mac,
             seen: true,
         };
         let is_vrf = known.table.is_some() || link.table.is_some();
-        self.finder.due |= known.vlan.is_some() || link.vlan.is_some();
+        self.finder.due |= known.vlan.is_some() || link.vlan.is_some() || known.mac != link.mac;
         if known.port != link.port && old.is_some() {
             self.port_gone(index, Departure::Renamed);
             self.stale_ports = true;
@@ -1215,7 +1221,7 @@ mod tests {
             is_found: true,
         };
         let followed = [(interface(0), 2)].into();
-        model.set_vlans(HostVlans { vlans: vec![vlan.clone()], followed });
+        model.set_vlans(HostVlans { vlans: vec![vlan.clone()], followed, ..HostVlans::default() });
         let names = [(interface(0), "lan".to_owned()), (interface(64), "lan.1".to_owned())];
         model.set_ports(&names);
         assert_eq!(model.index_of(interface(64)), Some(4));

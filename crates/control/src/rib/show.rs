@@ -136,11 +136,16 @@ impl Rib {
         }
     }
 
-    /// Returns the treatment of packets by each prefix of a VRF's FIBs, in the order of prefixes, IPv4 first.
-    pub fn treatments(&self, vrf: VrfId) -> impl Iterator<Item = (IpNet, Treatment)> {
-        self.vrfs.get(vrf.index()).into_iter().flat_map(|Vrf { v4, v6 }| {
-            let v4 = v4.from(Bound::Unbounded).map(|(prefix, of)| (Ipv4Addr::net(prefix), of));
-            let v6 = v6.from(Bound::Unbounded).map(|(prefix, of)| (Ipv6Addr::net(prefix), of));
+    /// Returns the treatment of packets by each prefix of a VRF's FIBs from this one on, in the order of prefixes, IPv4
+    /// first.
+    pub fn treatments_from(
+        &self,
+        vrf: VrfId,
+        start: Bound<IpNet>,
+    ) -> impl Iterator<Item = (IpNet, Treatment)> {
+        self.vrfs.get(vrf.index()).into_iter().flat_map(move |Vrf { v4, v6 }| {
+            let v4 = v4.from(family::start(start)).map(|(prefix, of)| (Ipv4Addr::net(prefix), of));
+            let v6 = v6.from(family::start(start)).map(|(prefix, of)| (Ipv6Addr::net(prefix), of));
             v4.chain(v6).filter_map(|(prefix, entry)| Some((prefix, treatment(entry)?)))
         })
     }

@@ -17,6 +17,18 @@ struct {
 	u32 *value;
 } xsks_map SECTION(".maps");
 
+/* 802.1Q: the tag's bytes, its Ethertype, the bits of the identifier. */
+enum { TAG = 4, ETHERTYPE_VLAN = 0x8100, VLAN_ID = 0x0fff, VLAN_IDS = 4096 };
+
+/* The VLANs of the interface, by identifier; frames of others are the kernel's. */
+struct {
+	int (*type)[BPF_MAP_TYPE_HASH];
+	int (*max_entries)[VLAN_IDS];
+	int (*map_flags)[BPF_F_NO_PREALLOC];
+	u32 *key;
+	struct settings *value;
+} vlans SECTION(".maps");
+
 INLINE u32 route4(const u8 *address)
 {
 	return forwards4(address);
@@ -25,6 +37,17 @@ INLINE u32 route4(const u8 *address)
 INLINE u32 route6(const u8 *address)
 {
 	return forwards6(address);
+}
+
+/* As `look`, for frames with the tag of a VLAN as well, which has settings of its own. */
+INLINE enum outcome look_tagged(const struct settings *now, const u8 *frame, const u8 *end, u32 *route)
+{
+	const u8 *header = frame + ETHERNET + TAG;
+	if (header > end || read16(frame + 12) != ETHERTYPE_VLAN || !is_to(now, frame))
+		return look(now, frame, end, route);
+	u32 id = read16(frame + ETHERNET) & VLAN_ID;
+	const struct settings *vlan = bpf_map_lookup_elem(&vlans, &id);
+	return vlan ? look_at(vlan, read16(frame + ETHERNET + 2), header, end, route) : OTHER_TYPE;
 }
 
 SECTION("xdp") int xsk_def_prog(struct xdp_md *context)
@@ -38,7 +61,7 @@ SECTION("xdp") int xsk_def_prog(struct xdp_md *context)
 	if (is_returned(now))
 		return XDP_PASS;
 	u32 route;
-	enum outcome outcome = look(now, frame, end, &route);
+	enum outcome outcome = look_tagged(now, frame, end, &route);
 	if (outcome == REDIRECTED && is_stalled())
 		outcome = STALLED;
 	if (outcome != REDIRECTED)

@@ -20,7 +20,7 @@ enum outcome {
 	OFF, /* forwarding is off, or not ready yet */
 	STALLED, /* the process did not renew its lease in time */
 	OTHER_MAC, /* broadcasts, multicasts, other stations */
-	OTHER_TYPE, /* ARP, tagged frames, … */
+	OTHER_TYPE, /* ARP, frames with other tags than those of known VLANs, … */
 	MALFORMED,
 	OPTIONS, /* IPv4 options, an IPv6 hop-by-hop header */
 	TTL,
@@ -217,21 +217,34 @@ INLINE int is_stalled(void)
 	return !end || bpf_ktime_get_coarse_ns() > *end;
 }
 
-INLINE enum outcome look(const struct settings *now, const u8 *frame, const u8 *end, u32 *route)
+/* True for a frame to this MAC. */
+INLINE int is_to(const struct settings *now, const u8 *frame)
 {
-	const u8 *header = frame + ETHERNET;
-	if (header > end)
-		return MALFORMED;
 	for (int i = 0; i < 6; i++) {
 		if (frame[i] != now->mac[i])
-			return OTHER_MAC;
+			return 0;
 	}
-	u16 type = read16(frame + 12);
+	return 1;
+}
+
+/* Looks at a packet of this Ethertype. */
+INLINE enum outcome look_at(const struct settings *now, u16 type, const u8 *header, const u8 *end, u32 *route)
+{
 	if (type == ETHERTYPE_IPV4)
 		return look4(now, header, end, route);
 	if (type == ETHERTYPE_IPV6)
 		return look6(now, header, end, route);
 	return OTHER_TYPE;
+}
+
+INLINE enum outcome look(const struct settings *now, const u8 *frame, const u8 *end, u32 *route)
+{
+	const u8 *header = frame + ETHERNET;
+	if (header > end)
+		return MALFORMED;
+	if (!is_to(now, frame))
+		return OTHER_MAC;
+	return look_at(now, read16(frame + 12), header, end, route);
 }
 
 /* Gives the kernel a frame that the process has received and does not forward, see `Returner`. */

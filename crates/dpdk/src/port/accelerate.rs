@@ -16,6 +16,7 @@
 //! in live mode (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18), whose verdict lets it enter the stack as received by the
 //! interface. The kernel resolves the neighbour, sends the ICMP error, or forwards it, and no packet is answered twice.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_void};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -48,7 +49,7 @@ pub enum Outcome {
     Stalled,
     /// To the kernel: a frame for another MAC, a group or all.
     OtherMac,
-    /// To the kernel: neither IPv4 nor IPv6, or tagged.
+    /// To the kernel: neither IPv4 nor IPv6, or with a tag of no known VLAN.
     OtherType,
     /// To the kernel: no valid header, or the frame is shorter than its packet.
     Malformed,
@@ -345,6 +346,10 @@ pub struct Acceleration {
     number: u64,
     generic: Option<String>,
     settings: Map<u32, Settings>,
+    /// Those of VLANs; `None`: the program knows no tags.
+    vlans: Option<Map<u32, Settings>>,
+    /// The identifiers of the VLANs that the program has.
+    known_vlans: Mutex<BTreeSet<u16>>,
     outcomes: Map<u32, u64>,
     _prefixes: Arc<Prefixes>,
     /// The tables by which the program forwards itself, and the number of its interface there.
@@ -382,6 +387,12 @@ impl Acceleration {
         };
         // SAFETY: so `accelerate.bpf.c` declares them.
         let (settings, outcomes) = unsafe { (loaded.map(c"settings")?, loaded.map(c"outcomes")?) };
+        // Programs that forward themselves know no tags.
+        let vlans = match forwards {
+            // SAFETY: so `accelerate.bpf.c` declares it.
+            None => Some(unsafe { loaded.map(c"vlans")? }),
+            Some(_) => None,
+        };
         let name_of_program =
             if forwards.is_some() { c"turnpike_forward" } else { c"xsk_def_prog" };
         let (program, returns) =
@@ -396,6 +407,8 @@ impl Acceleration {
             number: ATTACHED.fetch_add(1, Ordering::Relaxed),
             generic,
             settings,
+            vlans,
+            known_vlans: Mutex::default(),
             outcomes,
             _prefixes: prefixes,
             forwards,
@@ -427,6 +440,30 @@ impl Acceleration {
     /// # Errors
     /// The kernel refuses.
     pub fn take(&self, wanted: &Taken) -> Result<(), Errno> {
+        self.settings.put(&0, &self.settings(wanted))
+    }
+
+    /// Takes these packets of VLANs from now on, by identifier, and none of others.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn take_vlans(&self, wanted: &BTreeMap<u16, Taken>) -> Result<(), Errno> {
+        let Some(vlans) = &self.vlans else { return Ok(()) };
+        let mut known = self.known_vlans.lock().unwrap_or_else(PoisonError::into_inner);
+        let others: Vec<u16> =
+            known.iter().copied().filter(|id| !wanted.contains_key(id)).collect();
+        for id in others {
+            vlans.remove(&id.into())?;
+            known.remove(&id);
+        }
+        for (&id, wanted) in wanted {
+            vlans.put(&id.into(), &self.settings(wanted))?;
+            known.insert(id);
+        }
+        Ok(())
+    }
+
+    fn settings(&self, wanted: &Taken) -> Settings {
         let Taken { mac, longest, ip4, ip6 } = *wanted;
         let (ip4, ip6) = (ip4.into(), ip6.into());
         let generic = self.generic.is_some().into();
@@ -435,8 +472,7 @@ impl Acceleration {
             None => (longest, 0),
             Some((_, number)) => (u16::MAX, *number),
         };
-        let settings = Settings { mac, longest, ip4, ip6, generic, interface };
-        self.settings.put(&0, &settings)
+        Settings { mac, longest, ip4, ip6, generic, interface }
     }
 
     /// Returns the tables by which its program forwards itself; `None`: it takes packets for the port.

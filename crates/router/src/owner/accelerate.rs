@@ -20,10 +20,11 @@ use dataplane::port::PortId;
 use dpdk::{Errno, Outcome, Prefixes, Taken};
 use ipnet::IpNet;
 
-use super::super::boundaries::{Boundaries, Change, Treatments};
+use super::super::boundaries::{Boundaries, Change, Treatments, Walk, last_address};
 use super::super::lease::Keeper;
 use super::super::ports::OpenPort;
 use super::Owner;
+use super::accelerated_vlans::{VlanNow, VlansNow, taken};
 use super::in_kernel::{self, Ways};
 use super::kernel_rules::{KernelRules, Verdict};
 use super::state::Devices;
@@ -31,6 +32,9 @@ use super::turn::Turn;
 
 /// Ticks between two looks at settings of which there was no notification.
 pub(super) const LOOK_TICKS: u32 = 20;
+
+/// Prefixes that are walked to before another look at the time.
+const PORTION: usize = 64;
 
 /// The longest wait at the end for packets that the programs have taken.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -41,16 +45,20 @@ pub(super) struct Accelerated {
     /// The maps of the programs; `None`: no interface is accelerated, or the FIB is not complete yet.
     prefixes: Option<Arc<Prefixes>>,
     boundaries: Boundaries,
+    /// The walk through the FIB by which the maps are filled, and its beginning; nothing is taken before its end.
+    walk: Option<(Walk, Instant)>,
     /// The ways out of programs that forward themselves, which need no boundaries; `None`: they do not.
     ways: Option<Ways>,
     /// Changed prefixes of the FIB that the maps do not have yet.
-    behind: Vec<IpNet>,
+    behind: BTreeSet<IpNet>,
     /// Boundaries that the kernel refused; their packets may go the wrong way, so nothing is taken while there are any.
     refused: BTreeSet<IpNet>,
     /// The packets that are taken, by port.
     interfaces: BTreeMap<PortId, Now>,
     /// The kernel's rules; `None` before they are read for the first time.
     rules: Option<KernelRules>,
+    /// The interfaces and VLAN devices whose rules are read.
+    ruled: Vec<String>,
     /// The reasons for which the kernel's rules let nothing be accelerated; `None` before they are read.
     obstacles: Option<Vec<String>>,
     /// Destinations whose packets stay with the kernel by its rules.
@@ -61,14 +69,21 @@ pub(super) struct Accelerated {
     ended: bool,
 }
 
-/// The packets of an interface that are taken, and the reasons why others are not.
+/// The packets of an interface and its VLANs that are taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Now {
     /// The number of the program.
     program: u64,
-    taken: Taken,
-    ip4: Option<String>,
-    ip6: Option<String>,
+    own: Families,
+    vlans: VlansNow,
+}
+
+/// The packets of an interface or VLAN that are taken, and the reasons why others are not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Families {
+    pub(super) taken: Taken,
+    pub(super) ip4: Option<String>,
+    pub(super) ip6: Option<String>,
 }
 
 /// The kernel's settings of an interface.
@@ -119,10 +134,7 @@ impl Treatments for Fib<'_> {
     }
 
     fn next(&self, prefix: IpNet, within: bool) -> Option<IpNet> {
-        let place = match within {
-            true => prefix,
-            false => IpNet::new_assert(prefix.broadcast(), prefix.max_prefix_len()),
-        };
+        let place = if within { prefix } else { last_address(prefix) };
         let after = (Bound::Excluded(place), Bound::Unbounded);
         let staying = self.stay.range(after).next().copied();
         let own = self.rib.prefix_after(VrfId::DEFAULT, place);
@@ -133,43 +145,77 @@ impl Treatments for Fib<'_> {
 impl Accelerated {
     /// Returns true if changes of the FIB are not in the programs' maps yet.
     pub(super) fn is_behind(&self, rib: &Rib) -> bool {
-        self.prefixes.is_some() && (!self.behind.is_empty() || rib.has_installed(VrfId::DEFAULT))
+        let has_changes = || !self.behind.is_empty() || rib.has_installed(VrfId::DEFAULT);
+        self.prefixes.is_some() && (self.walk.is_some() || has_changes())
     }
 
-    /// Makes the maps from the whole FIB, and follows it from now on. Programs that forward themselves have the FIB.
+    /// Begins to make the maps from the FIB, and follows it from now on. Programs that forward themselves have the FIB.
     fn begin(&mut self, rib: &mut Rib, in_kernel: bool) -> Result<(), Errno> {
         let prefixes = Prefixes::shared()?;
         match in_kernel {
             true => self.ways = Some(Ways::new(&prefixes)?),
-            false => self.find_boundaries(&prefixes, rib),
+            false => {
+                rib.follow_installed(VrfId::DEFAULT);
+                self.walk = Some((Walk::default(), Instant::now()));
+            }
         }
-        let keeper = Keeper::start(prefixes.lease().clone());
-        self.keeper =
-            Some(keeper.map_err(|error| Errno::try_from(error).unwrap_or(Errno::EAGAIN))?);
         self.prefixes = Some(prefixes);
+        if !in_kernel {
+            return Ok(());
+        }
         let stay = self.stay.clone();
         self.treat_anew(&stay, rib);
-        Ok(())
+        self.keep()
     }
 
-    fn find_boundaries(&mut self, prefixes: &Prefixes, rib: &mut Rib) {
-        rib.follow_installed(VrfId::DEFAULT);
-        let all = rib.treatments(VrfId::DEFAULT);
-        self.boundaries = Boundaries::of(all.map(|(net, of)| (net, of == Treatment::Forwarded)));
-        for change in self.boundaries.iter() {
-            make(prefixes, change, &mut self.refused);
+    /// Walks on through the FIB as long as `has_time`. Returns true when all of it, with its changes meanwhile, is in the
+    /// maps; from then on packets may be taken.
+    fn walk_on(&mut self, rib: &mut Rib, has_time: &impl Fn() -> bool) -> bool {
+        let Self { prefixes: Some(prefixes), walk: Some((walk, begun)), .. } = self else {
+            return false;
+        };
+        while has_time() {
+            let start = walk.last().map_or(Bound::Unbounded, Bound::Excluded);
+            let all = rib.treatments_from(VrfId::DEFAULT, start);
+            let mut walked = 0;
+            for (prefix, of) in all.take(PORTION) {
+                let change = self.boundaries.add(walk, prefix, of == Treatment::Forwarded);
+                change.into_iter().for_each(|change| make(prefixes, change, &mut self.refused));
+                walked += 1;
+            }
+            if walked < PORTION {
+                let took = begun.elapsed().as_millis();
+                self.walk = None;
+                let stay = self.stay.clone();
+                self.treat_anew(&stay, rib);
+                tracing::info!(
+                    "accelerate: {} boundaries of the FIB, in {took} ms",
+                    self.boundaries.len()
+                );
+                return true;
+            }
         }
+        false
+    }
+
+    /// Keeps the programs taking packets.
+    fn keep(&mut self) -> Result<(), Errno> {
+        let Some(prefixes) = &self.prefixes else { return Ok(()) };
+        let keeper = Keeper::start(prefixes.lease().clone());
+        let keeper = keeper.map_err(|error| Errno::try_from(error).unwrap_or(Errno::EAGAIN))?;
+        self.keeper = Some(keeper);
+        Ok(())
     }
 
     /// Brings changes of the FIB into the maps, as long as `has_time`.
     pub(super) fn follow(&mut self, rib: &mut Rib, has_time: impl Fn() -> bool) {
-        let Some(prefixes) = &self.prefixes else { return };
-        self.behind.append(&mut rib.drain_installed(VrfId::DEFAULT));
+        let (Some(prefixes), None) = (&self.prefixes, &self.walk) else { return };
+        self.behind.extend(rib.drain_installed(VrfId::DEFAULT));
         let fib = Fib { rib, stay: &self.stay };
         while has_time()
-            && let Some(prefix) = self.behind.pop()
+            && let Some(prefix) = self.behind.pop_first()
         {
-            for change in self.boundaries.follow(prefix, &fib) {
+            for change in self.boundaries.follow(prefix, &fib, &self.behind) {
                 make(prefixes, change, &mut self.refused);
             }
         }
@@ -214,7 +260,7 @@ impl Accelerated {
             return ways.stay(prefixes, (changed, &self.stay), &mut self.refused);
         }
         for prefix in changed {
-            self.behind.push(*prefix);
+            self.behind.insert(*prefix);
             self.behind.extend(within(rib, *prefix));
         }
         self.follow(rib, || true);
@@ -253,40 +299,69 @@ fn accelerated(devices: &Devices) -> impl Iterator<Item = (&OpenPort, &dpdk::Acc
     devices.ports.iter().filter_map(|open| Some((open, open.port.acceleration()?)))
 }
 
+/// Logs the families of an interface whose treatment has changed.
+fn say_changes(kind: &str, name: &str, before: Option<&Families>, now: &Families) {
+    for (family, before, now) in
+        [("IPv4", before.map(|of| &of.ip4), &now.ip4), ("IPv6", before.map(|of| &of.ip6), &now.ip6)]
+    {
+        match now {
+            _ if before == Some(now) => {}
+            None => tracing::info!("{kind} \"{name}\": {family} is accelerated"),
+            Some(why) => {
+                tracing::warn!("{kind} \"{name}\": {family} stays with the kernel: {why}");
+            }
+        }
+    }
+}
+
+/// Returns the report about both families of an interface.
+fn reported(of: &Families) -> (report::AcceleratedFamily, report::AcceleratedFamily) {
+    let family = |accelerated, reason: &Option<String>| report::AcceleratedFamily {
+        accelerated,
+        reason: reason.clone(),
+    };
+    (family(of.taken.ip4, &of.ip4), family(of.taken.ip6, &of.ip6))
+}
+
+/// Returns the report about an interface before the kernel's routes have been read.
+fn unread() -> (report::AcceleratedFamily, report::AcceleratedFamily) {
+    let why = Some("the kernel's routes are being read".to_owned());
+    reported(&Families { ip4: why.clone(), ip6: why, ..Families::default() })
+}
+
 impl Owner {
     /// Begins when the FIB is complete, and follows the kernel's settings.
     pub(super) fn look_at_accelerated(&mut self) {
-        if self.accelerated.ended || !self.serving.ready {
+        if self.accelerated.ended {
             return;
         }
         let longest = accelerated(&self.devices).map(|(open, _)| self.mtu_of(open)).min();
         let Some(longest) = longest else { return };
+        let longest = self.least_vlan_mtu().map_or(longest, |mtu| mtu.min(longest));
+        let ports = accelerated(&self.devices).map(|(open, _)| open.name.clone());
+        let names: Vec<String> = ports.chain(self.accelerated_vlan_names()).collect();
+        if names != self.accelerated.ruled {
+            self.accelerated.read_rules_anew();
+        }
         if self.accelerated.rules.is_none() {
-            let names: Vec<String> =
-                accelerated(&self.devices).map(|(open, _)| open.name.clone()).collect();
             match KernelRules::start(&names, &self.configurations.current.acceleration) {
-                Ok(rules) => self.accelerated.rules = Some(rules),
+                Ok(rules) => {
+                    (self.accelerated.rules, self.accelerated.ruled) = (Some(rules), names);
+                }
                 Err(error) => {
                     tracing::error!("accelerate: {error}; all packets stay with the kernel")
                 }
             }
         }
         self.accelerated.follow_rules(&self.configurations.current, &mut self.routing.rib);
-        if self.accelerated.prefixes.is_none() && self.accelerated.obstacles.is_some() {
-            let begun = Instant::now();
+        // Rules are read beside the routes, which may be a million.
+        if !self.serving.ready {
+            return;
+        }
+        if self.accelerated.prefixes.is_none() {
             let in_kernel = self.configurations.current.acceleration.in_kernel;
-            if let Err(errno) = self.accelerated.begin(&mut self.routing.rib, in_kernel) {
-                tracing::error!(
-                    "accelerate: no map of prefixes: {errno}; all packets stay with the kernel"
-                );
-                self.accelerated.ended = true;
-                return;
-            }
-            tracing::info!(
-                "accelerate: {} boundaries of the FIB, in {} ms",
-                self.accelerated.boundaries.len(),
-                begun.elapsed().as_millis()
-            );
+            let begun = self.accelerated.begin(&mut self.routing.rib, in_kernel);
+            self.end_without(begun, "no maps of the XDP programs");
         }
         if let Some(keeper) = &self.accelerated.keeper {
             keeper.owner_is_there();
@@ -305,13 +380,28 @@ impl Owner {
         }
     }
 
+    /// Leaves all packets to the kernel for good if something that they need is not to be had.
+    fn end_without(&mut self, result: Result<(), Errno>, missing: &str) {
+        if let Err(errno) = result {
+            tracing::error!("accelerate: {missing}: {errno}; all packets stay with the kernel");
+            self.accelerated.ended = true;
+        }
+    }
+
     fn mtu_of(&self, open: &OpenPort) -> u16 {
         self.devices.links[open.id.index()].mtu(open.port.mtu())
     }
 
-    /// Returns the packets that an interface is to take.
+    /// Returns the packets that an interface and its VLANs are to take.
     fn wanted(&self, open: &OpenPort, acceleration: &dpdk::Acceleration, longest: u16) -> Now {
-        let sysctls = Sysctls::of(&open.name);
+        let (program, mac) = (acceleration.number(), open.port.mac());
+        let own = self.families(&open.name, mac, longest);
+        Now { program, own, vlans: self.wanted_vlans(open.id, mac, longest) }
+    }
+
+    /// Returns the packets to be taken of an interface or VLAN device with this name.
+    pub(super) fn families(&self, name: &str, mac: [u8; 6], longest: u16) -> Families {
+        let sysctls = Sysctls::of(name);
         let full = (!self.accelerated.refused.is_empty())
             .then(|| "the XDP programs have no room for the routes".to_owned());
         let missing =
@@ -327,14 +417,16 @@ impl Owner {
             None => Some("the kernel's rules are being read".to_owned()),
             Some(obstacles) => obstacles.first().cloned(),
         };
-        let full = obstacle.or(full);
+        let unread = self.accelerated.keeper.is_none();
+        let unread = unread.then(|| "the kernel's routes are being read".to_owned());
+        let full = obstacle.or(unread).or(full);
         let off = |on: bool, sysctl: String| (!on).then(|| format!("{sysctl} is 0"));
-        let ip4_sysctl = format!("net.ipv4.conf.{}.forwarding", open.name);
+        let ip4_sysctl = format!("net.ipv4.conf.{name}.forwarding");
         let ip4 = full.clone().or_else(|| off(sysctls.ip4_forwarding, ip4_sysctl)).or_else(strict);
         let ip6_sysctl = "net.ipv6.conf.all.forwarding".to_owned();
         let ip6 = full.or_else(|| off(sysctls.ip6_forwarding, ip6_sysctl));
-        let taken = Taken { mac: open.port.mac(), longest, ip4: ip4.is_none(), ip6: ip6.is_none() };
-        Now { program: acceleration.number(), taken, ip4, ip6 }
+        let taken = Taken { mac, longest, ip4: ip4.is_none(), ip6: ip6.is_none() };
+        Families { taken, ip4, ip6 }
     }
 
     /// Has an interface take other packets than before.
@@ -344,24 +436,24 @@ impl Owner {
         if self.accelerated.interfaces.get(&id) == Some(&now) {
             return;
         }
-        if let Err(errno) = acceleration.take(&now.taken) {
+        let vlans = taken(&now.vlans);
+        let result = acceleration.take(&now.own.taken).and(acceleration.take_vlans(&vlans));
+        if let Err(errno) = result {
             tracing::error!("port \"{}\": its XDP program: {errno}", open.name);
             return;
         }
-        let says = |family: &str, why: &Option<String>| match why {
-            None => tracing::info!("port \"{}\": {family} is accelerated", open.name),
-            Some(why) => {
-                tracing::warn!("port \"{}\": {family} stays with the kernel: {why}", open.name)
-            }
-        };
+        let name = open.name.clone();
         let before = self.accelerated.interfaces.insert(id, now.clone());
-        for (family, before, now) in [
-            ("IPv4", before.as_ref().map(|of| &of.ip4), &now.ip4),
-            ("IPv6", before.as_ref().map(|of| &of.ip6), &now.ip6),
-        ] {
-            if before != Some(now) {
-                says(family, now);
-            }
+        say_changes("port", &name, before.as_ref().map(|of| &of.own), &now.own);
+        let before = before.unwrap_or_default();
+        for (id, vlan) in &now.vlans {
+            let before = before.vlans.get(id).map(|of| &of.families);
+            say_changes("VLAN device", &vlan.name, before, &vlan.families);
+        }
+        for vlan in
+            before.vlans.iter().filter(|(id, _)| !now.vlans.contains_key(id)).map(|(_, of)| of)
+        {
+            tracing::info!("VLAN device \"{}\" is not accelerated any more", vlan.name);
         }
     }
 
@@ -374,7 +466,9 @@ impl Owner {
             return;
         }
         for (open, acceleration) in &ports {
-            if let Err(errno) = acceleration.take(&Taken::default()) {
+            let nothing = (Taken::default(), BTreeMap::new());
+            let result = acceleration.take(&nothing.0).and(acceleration.take_vlans(&nothing.1));
+            if let Err(errno) = result {
                 tracing::error!("port \"{}\": its XDP program: {errno}", open.name);
             }
         }
@@ -402,21 +496,25 @@ impl Owner {
 
     /// Brings changes of the FIB into the maps, for a turn.
     pub(super) fn follow_boundaries(&mut self, turn: &Turn) {
-        self.accelerated.follow(&mut self.routing.rib, || turn.has_time());
+        let has_time = || turn.has_time();
+        if self.accelerated.walk_on(&mut self.routing.rib, &has_time) {
+            let kept = self.accelerated.keep();
+            self.end_without(kept, "no thread that keeps the programs taking packets");
+            self.look_at_accelerated();
+        }
+        self.accelerated.follow(&mut self.routing.rib, has_time);
     }
 
     /// Returns the report about the accelerated interfaces.
     pub(super) fn acceleration(&self) -> report::Acceleration {
         let interfaces = accelerated(&self.devices).map(|(open, acceleration)| {
             let now = self.accelerated.interfaces.get(&open.id);
-            let family = |taken: fn(&Taken) -> bool, why: fn(&Now) -> &Option<String>| {
-                let why = match now {
-                    None => Some("the kernel's routes are being read".to_owned()),
-                    Some(now) => why(now).clone(),
-                };
-                let accelerated = now.is_some_and(|now| taken(&now.taken));
-                report::AcceleratedFamily { accelerated, reason: why }
+            let (ip4, ip6) = now.map_or_else(unread, |now| reported(&now.own));
+            let vlan = |(id, VlanNow { name, families }): (&u16, &VlanNow)| {
+                let (ip4, ip6) = reported(families);
+                report::AcceleratedVlan { name: name.clone(), id: *id, ip4, ip6 }
             };
+            let vlans = now.map_or_else(Vec::new, |now| now.vlans.iter().map(vlan).collect());
             let counts = acceleration.counts().unwrap_or_default();
             let outcomes = Outcome::ALL.map(Outcome::name).map(str::to_owned).into_iter();
             report::AcceleratedInterface {
@@ -424,9 +522,10 @@ impl Owner {
                 mode: if acceleration.generic().is_none() { "native" } else { "generic" }
                     .to_owned(),
                 reason: acceleration.generic().map(str::to_owned),
-                ip4: family(|of| of.ip4, |of| &of.ip4),
-                ip6: family(|of| of.ip6, |of| &of.ip6),
-                longest: now.map_or(0, |now| now.taken.longest),
+                ip4,
+                ip6,
+                vlans,
+                longest: now.map_or(0, |now| now.own.taken.longest),
                 closed: self
                     .accelerated
                     .ways

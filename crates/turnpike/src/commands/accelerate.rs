@@ -18,7 +18,7 @@ use kernel_rules::{Inspection, Kind};
 use machine::Machine;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use router::acceleration::{
-    Interface, configuration, in_kernel_configuration, obstacles, rules_options,
+    Interface, VLAN, configuration, in_kernel_configuration, obstacles, rules_options,
 };
 use router::{ConfigSource, Language, Program};
 use rustix::net::sockopt::socket_peercred;
@@ -33,7 +33,7 @@ const REFUSED_KINDS: [(&str, &str); 6] = [
     ("bridge", "it forwards frames by MAC"),
     ("openvswitch", "it forwards frames by flows"),
     ("team", "its frames are those of its ports"),
-    ("vlan", "its frames are tagged ones of the interface that it is on"),
+    ("vlan", "it is accelerated with the interface that it is on; name that"),
     ("vrf", "it has no frames"),
 ];
 
@@ -140,14 +140,36 @@ pub fn check(config: &Config) -> Result<()> {
         Some(format!("port \"{0}\": device {0} cannot be accelerated: {why}", port.name))
     };
     let mut problems: Vec<String> = accelerated.iter().filter_map(problem).collect();
-    let names: Vec<String> = accelerated.iter().map(|port| port.name.clone()).collect();
-    let Acceleration { bypass, in_kernel, .. } = &config.acceleration;
+    let mut names: Vec<String> = accelerated.iter().map(|port| port.name.clone()).collect();
+    let Acceleration { bypass, in_kernel, leaves_vlans, .. } = &config.acceleration;
+    if !leaves_vlans {
+        names.extend(vlans_on(&names, &all));
+    }
     let inspection = inspect(&names, bypass, *in_kernel)?;
     problems.extend(obstacles(&inspection, config));
     if *in_kernel && let Some(name) = names.first() {
         problems.extend(too_old(netdev::xdp(name)));
     }
     if problems.is_empty() { Ok(()) } else { Err(anyhow!(problems.join("\n"))) }
+}
+
+/// Returns the VLAN devices on these interfaces, and those on these, which are accelerated with them.
+pub fn vlans_on(names: &[String], all: &[Described]) -> Vec<String> {
+    let mut below: Vec<u32> =
+        all.iter().filter(|of| names.contains(&of.name)).map(|of| of.index).collect();
+    let mut found = Vec::new();
+    // Frames have two tags at most.
+    for _ in 0..2 {
+        let is_on = |of: &&Described| {
+            of.kind.as_deref() == Some(VLAN)
+                && of.master.is_none()
+                && of.below.is_some_and(|index| below.contains(&index))
+        };
+        let on: Vec<&Described> = all.iter().filter(is_on).collect();
+        found.extend(on.iter().map(|of| of.name.clone()));
+        below = on.iter().map(|of| of.index).collect();
+    }
+    found
 }
 
 fn inspect(names: &[String], bypass: &BTreeSet<Kind>, in_kernel: bool) -> Result<Inspection> {

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use clap::{Args, Subcommand};
 use control::config::{self, Config, Limits, Strictness};
+use control::netlink::inventory::interfaces;
 use control::netlink::netdev;
 use kernel_rules::Kind;
 use machine::bind::Binder;
@@ -13,6 +15,7 @@ use machine::{Machine, cores};
 use router::acceleration::rules_options;
 use router::{ConfigSource, Program};
 
+use super::accelerate::vlans_on;
 use super::check::LanguageArgs;
 use crate::doctor::{DpdkVersions, Patient, Wanted, accelerate, examine, text};
 
@@ -48,6 +51,9 @@ struct AccelerateArgs {
     /// Kinds of rules that accelerated packets may bypass: nftables, iptables, nat, tc, rules, xfrm, …
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     bypass: Vec<Kind>,
+    /// Look at the packets that they receive for so many seconds, to tell the share that would be taken
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=60))]
+    sample: Option<u64>,
     /// For forwarding by XDP programs in the kernel
     #[arg(long)]
     in_kernel: bool,
@@ -85,10 +91,14 @@ pub fn doctor(args: &DoctorArgs, program: &Program) -> Result<(String, ExitCode)
 
 fn of_acceleration(args: &AccelerateArgs) -> Result<(String, ExitCode)> {
     let options = rules_options(&args.bypass.iter().copied().collect(), args.in_kernel);
-    let inspection = kernel_rules::inspect(&args.interfaces, &options)?;
-    let names = &args.interfaces;
-    let report =
-        accelerate::examine(&Machine::here(), &netdev::xdp, (names, args.in_kernel), &inspection);
+    let mut names = args.interfaces.clone();
+    if !args.in_kernel {
+        names.extend(vlans_on(&names, &interfaces()?));
+    }
+    let inspection = kernel_rules::inspect(&names, &options)?;
+    let (machine, sample) = (Machine::here(), args.sample.map(Duration::from_secs));
+    let wanted = (&args.interfaces[..], args.in_kernel);
+    let report = accelerate::examine(&machine, &netdev::xdp, wanted, &inspection, sample);
     let status = ExitCode::from(report.exit_status());
     let text = match args.json {
         true => serde_json::to_string_pretty(&report)?,

@@ -3,16 +3,18 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::time::Duration;
 
 use control::config::Device;
 use control::netlink::netdev::Xdp;
 use dataplane::polling::Wait;
 use kernel_rules::{Action, Family, Filters, Inspection, Kind, Packets, Unseen, WhyNot};
 use machine::Machine;
+use router::acceleration::VLAN;
 use serde::Serialize;
 
 use super::text::{INDENT, WIDTH, counts, finding as lines_of};
-use super::{AskXdp, DpdkVersions, Finding, Patient, Port, Severity, Wanted, system, xdp};
+use super::{AskXdp, DpdkVersions, Finding, Patient, Port, Severity, Wanted, gain, system, xdp};
 use crate::wrap::wrap;
 
 /// Largest MTU whose packets fit one page beside the headroom of XDP (256 bytes), the kernel's own data behind them
@@ -37,6 +39,8 @@ pub struct Report {
     pub verdict: String,
     /// The packets that would be taken, in lines.
     pub taken: Vec<String>,
+    /// The gain, as far as it is known beforehand, in lines.
+    pub gain: Vec<String>,
     /// The findings, the most severe first.
     pub findings: Vec<Finding>,
     /// Rules and settings of the kernel for forwarded packets.
@@ -64,19 +68,21 @@ pub fn examine(
     xdp: &AskXdp,
     (interfaces, in_kernel): (&[String], bool),
     inspection: &Inspection,
+    sample: Option<Duration>,
 ) -> Report {
     let checks = if in_kernel { &CHECKS_IN_KERNEL[..] } else { &CHECKS };
     let mut findings = of_machine(machine, xdp, inspection, checks);
     if in_kernel {
-        let interfaces = inspection.interfaces.iter();
-        findings.extend(interfaces.map(|one| of_way_out(&one.name, &xdp(&one.name))));
+        findings.extend(ports(inspection).map(|one| of_way_out(&one.name, &xdp(&one.name))));
     }
-    findings.extend(inspection.interfaces.iter().flat_map(|one| of_interface(machine, one)));
+    findings.extend(ports(inspection).flat_map(|one| of_interface(machine, one)));
     findings.extend(inspection.findings.iter().map(of_rule));
     findings.extend(inspection.unseen.iter().map(of_unseen));
     let translated = kernel_rules::translate(inspection);
+    findings.extend(of_vlans(inspection, &translated));
     findings.extend(of_translation(&translated));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    let all: Vec<String> = inspection.interfaces.iter().map(|one| one.name.clone()).collect();
     let worst = findings.first().map_or(Severity::Ok, |finding| finding.severity);
     let (filters, why_not) = match translated {
         Ok(filters) => (
@@ -90,6 +96,7 @@ pub fn examine(
         worst,
         verdict: verdict(inspection, &findings),
         taken: taken(inspection),
+        gain: gain::lines(machine, &all, sample),
         findings,
         rules: inspection.findings.clone(),
         unseen: inspection.unseen.clone(),
@@ -113,8 +120,7 @@ fn of_machine(
         queues: 1,
         control_queue: false,
     };
-    let wanted =
-        Wanted { ports: inspection.interfaces.iter().map(port).collect(), ..Wanted::default() };
+    let wanted = Wanted { ports: ports(inspection).map(port).collect(), ..Wanted::default() };
     let patient = Patient {
         machine,
         cpus: machine.cpus(),
@@ -123,6 +129,33 @@ fn of_machine(
         xdp,
     };
     checks.iter().flat_map(|check| check(&patient)).collect()
+}
+
+/// Returns the interfaces without the VLAN devices on them.
+fn ports(inspection: &Inspection) -> impl Iterator<Item = &kernel_rules::Interface> {
+    inspection.interfaces.iter().filter(|one| one.device != VLAN)
+}
+
+/// Returns the finding about the VLAN devices on the interfaces.
+fn of_vlans(inspection: &Inspection, translated: &Result<Filters, Vec<WhyNot>>) -> Option<Finding> {
+    const CHECK: &str = "vlan";
+    let vlans = inspection.interfaces.iter().filter(|one| one.device == VLAN);
+    let names: Vec<&str> = vlans.map(|one| one.name.as_str()).collect();
+    let names = names.join(", ");
+    let has_filters = translated.as_ref().is_ok_and(|filters| !filters.places.is_empty());
+    match has_filters {
+        _ if names.is_empty() => None,
+        true => Some(Finding::note(
+            CHECK,
+            format!(
+                "{names}: VLAN devices stay with the kernel where forward chains are followed as filters"
+            ),
+        )),
+        false => Some(Finding::ok(
+            CHECK,
+            format!("{names}: accelerated with the interfaces they are on"),
+        )),
+    }
 }
 
 /// Returns the finding about an interface as the way out of packets that XDP programs forward.
@@ -281,6 +314,7 @@ pub fn text(report: &Report) -> String {
             .collect()
     };
     lines.extend(report.taken.iter().flat_map(|line| labelled("taken", line)));
+    lines.extend(report.gain.iter().flat_map(|line| labelled("gain", line)));
     lines.push(String::new());
     lines.push(counts(&report.findings));
     lines.push(format!("verdict: {}", report.verdict));
@@ -317,7 +351,13 @@ mod tests {
             ("sys/class/net/eth1/mtu", "1500"),
         ]);
         let names = ["eth0".to_owned(), "eth1".to_owned()];
-        examine(&tree.machine(), &|_| Ok(None), (&names, false), &inspection(findings, unseen))
+        examine(
+            &tree.machine(),
+            &|_| Ok(None),
+            (&names, false),
+            &inspection(findings, unseen),
+            None,
+        )
     }
 
     #[test]

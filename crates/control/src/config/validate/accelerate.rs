@@ -24,7 +24,7 @@ pub(super) const ACCELERATE: &str = "accelerate";
 const IN_KERNEL: &str = "in_kernel";
 
 /// The keys beside the interfaces.
-const KEYS: [&str; 3] = ["bypass", "filters", IN_KERNEL];
+const KEYS: [&str; 4] = ["bypass", "filters", IN_KERNEL, "vlans"];
 
 /// The way out of settings that contradict `in_kernel`.
 const NO_FORWARDERS: &str = "do not see packets with in_kernel = true; leave out one of the two";
@@ -96,7 +96,9 @@ fn acceleration(fields: &mut Fields<'_, '_>) -> Acceleration {
             format!("\"kernel\": filters need forwarders, which {NO_FORWARDERS}"),
         );
     }
-    Acceleration { bypass, has_kernel_filters, in_kernel }
+    // Programs that forward themselves know no tags.
+    let leaves_vlans = !fields.flag_or("vlans", true) || in_kernel;
+    Acceleration { bypass, has_kernel_filters, in_kernel, leaves_vlans }
 }
 
 fn bypass(fields: &mut Fields<'_, '_>) -> BTreeSet<Kind> {
@@ -134,6 +136,15 @@ fn interfaces(mut fields: Fields<'_, '_>) -> Vec<String> {
 /// Returns true if one of the ports is accelerated.
 pub(super) fn is_any(ports: &[Cow<'_, Statement>]) -> bool {
     ports.iter().any(|port| port.settings.named.get(ACCELERATE) == Some(&Value::Bool(true)))
+}
+
+/// VLAN devices on accelerated interfaces are accelerated as well, unless they stay with the kernel.
+pub(super) fn find_vlans(ports: &mut [Port], acceleration: &Acceleration) {
+    for port in ports.iter_mut().filter(|port| port.accelerate) {
+        if let Some(host) = &mut port.interface.host {
+            host.finds_vlans = !acceleration.leaves_vlans;
+        }
+    }
 }
 
 /// The kernel is a source of routes where an interface is accelerated.
@@ -254,8 +265,8 @@ pub(super) fn check(
         }
         if let Some(vlan) = vlans.iter().find(|vlan| vlan.parent == port.id.into()) {
             let message = format!(
-                "vlan \"{}\": port \"{name}\" is accelerated, and its tagged frames stay with the kernel; use \
-                 another parent",
+                "vlan \"{}\": port \"{name}\" is accelerated, and its VLANs are the VLAN devices that the kernel has \
+                 on it; leave it out, or use another parent",
                 vlan.name
             );
             context.errors.add(Some(vlan.line), message);

@@ -102,7 +102,7 @@ fn expect_found(ports: &mut [Port], bonds: &mut [Bond]) {
     }
     for port in ports {
         let of_bond = port.bond.is_some_and(|bond| with_vlans.contains(&bond));
-        port.interface.has_vlans |= of_bond || finds(&port.interface.host);
+        port.interface.has_vlans |= of_bond || (finds(&port.interface.host) && !port.accelerate);
     }
 }
 

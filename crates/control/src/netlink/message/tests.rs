@@ -96,13 +96,19 @@ fn a_vlan_device_tells_its_parent_and_tag() {
         Ok(other) => panic!("{other:?}"),
         Err(error) => Err(error),
     };
-    let device = |protocol, id| Ok(Some(VlanDevice { parent: Some(3), protocol, id }));
+    let device =
+        |protocol, id| Ok(Some(VlanDevice { parent: Some(3), protocol, id, marks: false }));
     let service = vlan_device(RTM_NEWLINK, 7, "lan.7", 3, (0x88a8, 4094));
     assert_eq!(vlan(&service), device(0x88a8, 4094));
     let with = |data: &[(u16, &[u8])]| vlan(&vlan_device_with(RTM_NEWLINK, 7, "lan.7", 3, data));
     let id = (IFLA_VLAN_ID, &100_u16.to_ne_bytes()[..]);
     assert_eq!(with(&[id]), device(0x8100, 100), "without a protocol");
     assert_eq!(with(&[]), Ok(None), "without an identifier");
+    let marks = |data: &[u8]| with(&[id, (IFLA_VLAN_EGRESS_QOS, data)]).unwrap().map(|of| of.marks);
+    assert_eq!(
+        (marks(&[]), marks(&[12, 0, 1, 0, 0, 0, 0, 0, 5, 0, 0, 0])),
+        (Some(false), Some(true))
+    );
     let bad = Err(Malformed::Attribute { kind: RTM_NEWLINK, attribute: IFLA_VLAN_ID });
     assert_eq!(with(&[(IFLA_VLAN_ID, &[1])]), bad);
     // Its parent is in another namespace.
@@ -110,7 +116,10 @@ fn a_vlan_device_tells_its_parent_and_tag() {
     moved.extend([8, 0, IFLA_LINK_NETNSID as u8, 0, 1, 0, 0, 0]);
     let length = moved.len() as u32;
     moved[..4].copy_from_slice(&length.to_ne_bytes());
-    assert_eq!(vlan(&moved), Ok(Some(VlanDevice { parent: None, protocol: 0x88a8, id: 4094 })));
+    assert_eq!(
+        vlan(&moved),
+        Ok(Some(VlanDevice { parent: None, protocol: 0x88a8, id: 4094, marks: false }))
+    );
 }
 
 #[test]

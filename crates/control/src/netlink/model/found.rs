@@ -13,7 +13,7 @@
 //!
 //! All are reported together, some time after the last change: a machine that boots makes hundreds, one after the other.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use dataplane::interface::InterfaceId;
 
@@ -31,6 +31,8 @@ pub(super) const TAGS_MOST: usize = 2;
 pub(super) struct Finder {
     /// The interfaces whose VLAN devices are found, with the number of tags that these may have.
     followed: BTreeMap<InterfaceId, usize>,
+    /// The interfaces whose host interfaces are their devices.
+    devices: BTreeSet<InterfaceId>,
     /// Parents and tags of statements.
     statements: HashSet<(InterfaceId, u16, u16)>,
     /// The VRF devices, with the names of their VRFs.
@@ -65,12 +67,18 @@ impl Finder {
     }
 
     /// Follows the interfaces that these VLANs say.
-    pub(super) fn follow(&mut self, HostVlans { vlans, followed }: &HostVlans) {
+    pub(super) fn follow(&mut self, HostVlans { vlans, followed, devices }: &HostVlans) {
         self.followed.clone_from(followed);
+        self.devices.clone_from(devices);
         let statements = vlans.iter().filter(|vlan| !vlan.is_found);
         let key = |vlan: &HostVlan| (vlan.parent, vlan.protocol, vlan.id);
         self.statements = statements.map(key).collect();
         self.due = true;
+    }
+
+    /// Returns true if the host interface of this one is its device.
+    pub(super) fn is_device(&self, interface: InterfaceId) -> bool {
+        self.devices.contains(&interface)
     }
 }
 
@@ -130,10 +138,11 @@ impl Model {
                 too_many += 1;
                 continue;
             }
+            let VlanDevice { protocol, id, marks, .. } = device;
+            let is_plain = !marks && link.mac == parent.mac;
             let (name, parent) = (link.name.clone(), parent.name.clone());
-            let VlanDevice { protocol, id, .. } = device;
             let vrf = vrf.map(str::to_owned);
-            found.push(FoundVlan { name, parent, protocol, id, vrf, space: None });
+            found.push(FoundVlan { name, parent, protocol, id, is_plain, vrf, space: None });
         }
         (found, too_many)
     }
@@ -243,7 +252,7 @@ mod tests {
             is_found: false,
         };
         let followed = [(interface(0), 2)].into();
-        model.set_vlans(HostVlans { vlans: vec![vlan], followed });
+        model.set_vlans(HostVlans { vlans: vec![vlan], followed, ..HostVlans::default() });
         assert_eq!(sent(&mut model), names(&[]));
     }
 
@@ -293,10 +302,29 @@ mod tests {
     }
 
     #[test]
+    fn devices_with_a_mac_or_priorities_of_their_own_are_not_plain() {
+        let mut model = following();
+        receive(&mut model, &vlan_device(RTM_NEWLINK, 5, "lan.1", 3, (0x8100, 1)));
+        let is_plain = |model: &Model| model.find().0[0].is_plain;
+        assert!(is_plain(&model));
+        let mac = Some(wire::MacAddr([2; 6]));
+        let own = Link { mac, ..model.links[&5].clone() };
+        model.link(own.message(5));
+        assert!(!is_plain(&model) && model.finder.due, "its parent has another");
+        let parent = Link { mac, ..model.links[&3].clone() };
+        model.link(parent.message(3));
+        assert!(is_plain(&model));
+        let marks = own.vlan.map(|of| VlanDevice { marks: true, ..of });
+        model.link(Link { vlan: marks, ..own }.message(5));
+        assert!(!is_plain(&model));
+    }
+
+    #[test]
     fn devices_beyond_the_most_on_a_port_are_counted() {
         let mut model = following();
         for index in 0..FOUND_MOST as u32 + 3 {
-            let vlan = VlanDevice { parent: Some(3), protocol: 0x8100, id: index as u16 };
+            let vlan =
+                VlanDevice { parent: Some(3), protocol: 0x8100, id: index as u16, marks: false };
             let link = Link { name: format!("v{index}"), vlan: Some(vlan), ..Link::default() };
             model.links.insert(100 + index, link);
         }

@@ -1,0 +1,300 @@
+"""VLAN devices of the kernel on interfaces that `turnpike accelerate` makes faster: they are accelerated as well."""
+
+import time
+
+import pytest
+
+from lib.netns import wait_for
+from lib.packets import ethernet, forwarded, icmp, ipv4, ipv6, pattern, tagged, udp, unpadded, untagged
+from lib.raw import RawPort
+
+from .lib.hosts import Inside
+from .test_accelerate import FORWARDING, PORT, Kernel
+from .test_vlan import BYTES, CLIENT, SERVER
+
+CONFIG = 'require "turnpike".accelerate {{ "{}", "{}" }}\n'
+HOST_MACS = ["02:00:00:00:01:02", "02:00:00:00:02:02"]
+
+
+@pytest.fixture
+def forwarding(machine):
+    """The machine's kernel forwards."""
+    before = {name: machine.read(name).strip() for name in FORWARDING}
+    for name in FORWARDING:
+        machine.write_setting(name, 1)
+    machine.modprobe("8021q")
+    yield
+    for name, value in before.items():
+        machine.write_setting(name, value)
+
+
+def interface(router, name):
+    """An accelerated interface's state."""
+    return {of["name"]: of for of in router.show("acceleration")["interfaces"]}[name]
+
+
+def vlans(router, name):
+    """The accelerated VLANs of an interface, by name."""
+    return {of["name"]: of for of in interface(router, name)["vlans"]}
+
+
+def takes(router, *names):
+    """Waits until both families of interfaces and VLANs are taken."""
+    def taken():
+        all_of = [of for one in router.show("acceleration")["interfaces"] for of in (one, *one["vlans"])]
+        found = {of["name"] for of in all_of if of["ip4"]["accelerated"] and of["ip6"]["accelerated"]}
+        return set(names) <= found
+
+    assert wait_for(taken, 60, 0.2), (router.show("acceleration"), router.log())
+
+
+class Counts:
+    """Accelerated packets of interfaces since its beginning."""
+
+    def __init__(self, router, *names):
+        self.router, self.names = router, names
+        self.before = self._now()
+
+    def _now(self):
+        return [interface(self.router, name)["packets"]["accelerated"] for name in self.names]
+
+    def __call__(self):
+        return [now - before for now, before in zip(self._now(), self.before)]
+
+
+class Sides:
+    """Hosts in the machine at veth1 and veth2, each with its own network and VLANs 10 and 20 of both families. The tags
+    of the hosts are in their frames, where XDP sees them."""
+
+    def __init__(self, machine):
+        self.machine = machine
+        self.hosts = [Inside(machine, side, "af_xdp") for side in (1, 2)]
+        for side, host in enumerate(self.hosts, 1):
+            host.run("ethtool", "-K", "eth0", "tx-vlan-hw-insert", "off", "tx-vlan-stag-hw-insert", "off")
+            self.address(f"veth{side}", f"10.0.{side}.1/24", f"fd00:{side}::1/64")
+            for vlan in (10, 20):
+                self.add(side, vlan)
+            self.route(side, "eth0")
+
+    def address(self, device, *addresses):
+        """Gives an interface of the machine addresses."""
+        for address in addresses:
+            self.machine.run("ip", "address", "add", address, "dev", device, *(["nodad"] if ":" in address else []))
+
+    def add(self, side, vlan, words=()):
+        """Makes a VLAN on a wire, with addresses at both ends."""
+        host = self.hosts[side - 1]
+        device = f"veth{side}.{vlan}"
+        self.machine.run("ip", "link", "add", "link", f"veth{side}", "name", device, "type", "vlan", "id", vlan, *words)
+        self.machine.run("ip", "link", "set", device, "up")
+        self.address(device, f"10.{vlan}.{side}.1/24", f"fd{vlan}:{side}::1/64")
+        host.run("ip", "link", "add", "link", "eth0", "name", f"eth0.{vlan}", "type", "vlan", "id", vlan)
+        host.run("ip", "link", "set", f"eth0.{vlan}", "up")
+        host.run("ip", "address", "add", f"10.{vlan}.{side}.2/24", "dev", f"eth0.{vlan}")
+        host.run("ip", "address", "add", f"fd{vlan}:{side}::2/64", "dev", f"eth0.{vlan}", "nodad")
+
+    def route(self, side, device):
+        """Packets of a host leave, and come, by this device of its."""
+        vlan = "0" if device == "eth0" else device.partition(".")[2]
+        gateways = f"10.{vlan}.{side}.1", f"fd{vlan if vlan != '0' else '00'}:{side}::1"
+        for family, gateway in zip(("-4", "-6"), gateways):
+            self.hosts[side - 1].run("ip", family, "route", "replace", "default", "via", gateway, "dev", device)
+
+    def pings(self, side, address, *options, seconds=10):
+        """The output of a ping; `None` without an answer."""
+        done = self.hosts[side - 1].run("ping", "-c", "1", "-W", seconds, *options, address, check=False)
+        return done.stdout if done.returncode == 0 else None
+
+    def close(self):
+        """Removes everything."""
+        for host in self.hosts:
+            host.close()
+
+
+def reaches(sides, side, addresses):
+    for address in addresses:
+        assert wait_for(lambda: sides.pings(side, address), 60, 0.2), address  # noqa: B023
+
+
+def test_hosts_behind_vlan_devices(machine, forwarding):
+    sides = Sides(machine)
+    router = None
+    try:
+        far = ["10.0.2.2", "fd00:2::2", "10.20.2.2", "fd20:2::2"]
+        sides.route(1, "eth0.10")
+        for host in (2,):
+            # Answers come by the network that was asked.
+            sides.hosts[host - 1].run("ip", "route", "add", "10.10.1.0/24", "via", "10.0.2.1")
+        reaches(sides, 1, far)
+        router = machine.router(CONFIG.format("veth1", "veth2"))
+        every = [f"veth{side}{tag}" for side in (1, 2) for tag in ("", ".10", ".20")]
+        takes(router, *every)
+        reaches(sides, 1, far)
+        # Tagged to untagged, tagged to tagged, and back.
+        for address in far:
+            counts = Counts(router, "veth1", "veth2")
+            assert sides.pings(1, address)
+            assert counts() == [1, 1], (address, interface(router, "veth1"))
+            assert sides.pings(1, address, "-M", "do", "-s", "1472" if "." in address else "1452"), address
+        # The router's own addresses, and what ends in it, are the kernel's.
+        counts = Counts(router, "veth1")
+        for address in ("10.10.1.1", "fd10:1::1", "10.20.2.1", "10.0.2.1"):
+            assert sides.pings(1, address), address
+        assert counts() == [0]
+        expired = sides.hosts[0].run("ping", "-c", "1", "-W", "10", "-t", "1", "10.20.2.2", check=False).stdout
+        assert "10.10.1.1" in expired and "Time to live exceeded" in expired, expired
+        # A neighbour that has to be resolved: the packet returns to the kernel with its tag.
+        machine.run("ip", "neighbour", "flush", "dev", "veth2.20")
+        machine.run("ip", "neighbour", "flush", "dev", "veth1.10")
+        assert sides.pings(1, "10.20.2.2") and interface(router, "veth1")["packets"]["returned"] >= 1
+        # A stream of TCP.
+        sides.hosts[1].run("sh", "-c", f"timeout 60 python3 -c '{SERVER}' 10.20.2.2 >/dev/null 2>&1 &")
+        done = sides.hosts[0].run("timeout", "60", "python3", "-c", CLIENT, "10.20.2.2")
+        assert done.stdout.strip() == str(BYTES), done
+        router.stop()
+        reaches(sides, 1, far)
+    finally:
+        if router:
+            router.close()
+        sides.close()
+
+
+def test_vlan_devices_change_while_they_are_accelerated(machine, forwarding):
+    sides = Sides(machine)
+    router = None
+    try:
+        sides.hosts[1].run("ip", "route", "add", "10.0.0.0/8", "via", "10.0.2.1")
+        sides.route(1, "eth0.10")
+        router = machine.router(CONFIG.format("veth1", "veth2"))
+        takes(router, "veth1", "veth1.10", "veth2")
+        reaches(sides, 1, ["10.0.2.2"])
+
+        def is_accelerated(address="10.0.2.2"):
+            counts = Counts(router, "veth1")
+            return bool(sides.pings(1, address)) and counts() == [1]
+
+        assert wait_for(is_accelerated, 30, 0.2)
+        # MTU: the least one counts, and the kernel answers for what is longer.
+        machine.run("ip", "link", "set", "veth1.20", "mtu", "1300")
+        assert wait_for(lambda: interface(router, "veth1")["longest"] == 1300, 30, 0.2), router.log()
+        sides.route(1, "eth0.20")
+        said = sides.hosts[1].run("ping", "-c", "1", "-W", "10", "-M", "do", "-s", "1400", "10.20.1.2", check=False).stdout
+        assert "mtu = 1300" in said or "mtu=1300" in said, said
+        sides.route(1, "eth0.10")
+        # Forwarding of one device.
+        machine.run("sysctl", "-w", "net/ipv4/conf/veth1.10/forwarding=0")
+        assert wait_for(lambda: not vlans(router, "veth1")["veth1.10"]["ip4"]["accelerated"], 30, 0.2)
+        assert not sides.pings(1, "10.0.2.2", seconds=2)
+        machine.run("sysctl", "-w", "net/ipv4/conf/veth1.10/forwarding=1")
+        assert wait_for(is_accelerated, 30, 0.2), router.log()
+        # A device that goes, and one that comes.
+        machine.run("ip", "link", "set", "veth1.10", "down")
+        assert wait_for(lambda: "veth1.10" not in vlans(router, "veth1"), 30, 0.2)
+        machine.run("ip", "link", "set", "veth1.10", "up")
+        takes(router, "veth1.10")
+        machine.run("ip", "link", "del", "veth1.20")
+        assert wait_for(lambda: "veth1.20" not in vlans(router, "veth1"), 30, 0.2)
+        assert wait_for(lambda: interface(router, "veth1")["longest"] == 1500, 30, 0.2)
+        assert wait_for(is_accelerated, 30, 0.2), router.log()
+        sides.add(1, 30)
+        takes(router, "veth1.30")
+        sides.route(1, "eth0.30")
+        reaches(sides, 1, ["10.0.2.2"])
+        assert wait_for(is_accelerated, 30, 0.2), (router.show("acceleration"), router.log())
+        # Priorities of its own are the kernel's to give.
+        machine.run("ip", "link", "set", "veth1.30", "type", "vlan", "egress-qos-map", "0:5")
+        assert wait_for(lambda: "veth1.30" not in vlans(router, "veth1"), 30, 0.2), router.log()
+        assert wait_for(lambda: "VLAN device veth1.30 on veth1 stays with the kernel" in router.log(), 10), router.log()
+        counts = Counts(router, "veth1")
+        assert sides.pings(1, "10.0.2.2") and counts() == [0]
+        # Rules of the kernel for a device mean its packets.
+        sides.route(1, "eth0.10")
+        reaches(sides, 1, ["10.0.2.2"])
+        machine.run("tc", "qdisc", "add", "dev", "veth1.10", "root", "tbf", "rate", "8mbit", "burst", "32k", "latency", "50ms")
+        assert wait_for(lambda: "veth1.10" in (interface(router, "veth1")["ip4"]["reason"] or ""), 30, 0.2), router.log()
+        machine.run("tc", "qdisc", "del", "dev", "veth1.10", "root")
+        takes(router, "veth1", "veth1.10")
+        assert wait_for(is_accelerated, 30, 0.2)
+        router.stop()
+        assert sides.pings(1, "10.0.2.2")
+    finally:
+        if router:
+            router.close()
+        sides.close()
+
+
+@pytest.fixture(params=["virtio", "e1000e"])
+def nics(request, machine, forwarding):
+    """Two NICs of a kind, the kernel's, each with VLAN device 10."""
+    made = []
+    for side in (1, 2):
+        nic = machine.nic(request.param, side - 1)
+        kernel = Kernel(machine, nic, side)
+        device = f"{kernel.device}.10"
+        for command in (
+            ["ip", "link", "add", "link", kernel.device, "name", device, "type", "vlan", "id", "10"],
+            ["ip", "link", "set", device, "up"],
+            ["ip", "address", "add", f"10.10.{side}.1/24", "dev", device],
+            ["ip", "address", "add", f"fd10:{side}::1/64", "dev", device, "nodad"],
+        ):
+            machine.run(*command)
+        for name, addresses in ((kernel.device, (f"10.0.{side}.2", f"fd00:{side}::2")), (device, (f"10.10.{side}.2", f"fd10:{side}::2"))):
+            for address in addresses:
+                machine.run("ip", "neighbour", "replace", address, "lladdr", HOST_MACS[side - 1], "dev", name, "nud", "permanent")
+        made.append(kernel)
+    yield made
+    for kernel in made:
+        machine.bind(kernel.nic, None)
+
+
+def mark(frame):
+    return b"the mark" in frame
+
+
+def test_frames_of_nics_byte_for_byte(machine, nics):
+    queues = lambda nic: len(machine.glob(f"/sys/class/net/{nic.device}/queues/rx-*"))  # noqa: E731
+    ports = "".join(PORT.format(nic.device, queues(nic)) for nic in nics)
+    router = machine.router(f'local turnpike = require "turnpike"\n{ports}')
+    wires = [RawPort(nic.namespace, "eth0") for nic in nics]
+    try:
+        takes(router, *(name for nic in nics for name in (nic.device, f"{nic.device}.10")))
+        macs = [machine.read(f"/sys/class/net/{nic.device}/address").strip() for nic in nics]
+        # The kernel's own packets at the beginning.
+        time.sleep(1)
+        for family in (4, 6):
+            for source in (False, True):
+                for destination in (False, True):
+                    networks = ["10.10" if tag else "10.0" for tag in (source, destination)]
+                    a, b = f"{networks[0]}.1.2", f"{networks[1]}.2.2"
+                    if family == 6:
+                        a, b = (f"fd{'10' if tag else '00'}:{side}::2" for tag, side in ((source, 1), (destination, 2)))
+                    build, kind = (ipv4, 0x0800) if family == 4 else (ipv6, 0x86DD)
+                    frames = [ethernet(macs[0], HOST_MACS[0], kind, build(a, b, udp(a, b, 1, 2, b"the mark" + pattern(length))))
+                              for length in (18, 700, 1444)]
+                    counts = Counts(router, nics[0].device)
+                    wires[1].drain()
+                    wires[0].send(*(tagged(frame, 10, priority=3) if source else frame for frame in frames))
+                    seen = [untagged(frame) for frame in wires[1].expect(len(frames), mark, 30)]
+                    expected = [forwarded(frame, macs[1], HOST_MACS[1]) for frame in frames]
+                    # virtio changes the queue of a flow to that by which the guest has sent last.
+                    assert sorted(unpadded(frame) for frame, _ in seen) == sorted(expected), (family, source, destination)
+                    tags = [[vlan for _, _, vlan in found] for _, found in seen]
+                    assert tags == [[10] if destination else []] * len(frames), (family, source, destination, tags)
+                    assert counts() == [len(frames)], (family, source, destination, interface(router, nics[0].device))
+        # What ends here is answered by the kernel, once, with the tag.
+        a, b = "10.10.1.2", "10.10.2.2"
+        last = ethernet(macs[0], HOST_MACS[0], 0x0800, ipv4(a, b, udp(a, b, 1, 2, b"the mark"), ttl=1))
+        echo = ethernet(macs[0], HOST_MACS[0], 0x0800, ipv4(a, "10.10.1.1", icmp(8, 0, bytes(4), b"the mark"), protocol=1))
+        unknown = ethernet(macs[0], HOST_MACS[0], 0x0800, ipv4(a, b, udp(a, b, 1, 2, b"the mark")))
+        counts = Counts(router, nics[0].device)
+        wires[0].drain(), wires[1].drain()
+        wires[0].send(tagged(last, 10), tagged(echo, 10), tagged(unknown, 77))
+        answers = [untagged(frame) for frame in wires[0].expect(2, mark, 30)]
+        answers += [untagged(frame) for frame in wires[0].receive(1) if mark(frame)]
+        assert sorted((frame[34], tags[0][2]) for frame, tags in answers) == [(0, 10), (11, 10)], answers
+        assert not any(mark(frame) for frame in wires[1].receive(1)) and counts() == [0]
+        router.stop()
+    finally:
+        router.close()
+        for wire in wires:
+            wire.close()
