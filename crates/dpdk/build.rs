@@ -1,18 +1,21 @@
 //! Compiles the XDP programs of ports with a queue for control traffic (`src/port/control.bpf.c`) and of accelerated
-//! interfaces (`src/port/accelerate.bpf.c`), which the library has in it. The same clang runs that `dpdk-sys` needs to
+//! interfaces (`src/port/accelerate.bpf.c`, `src/port/flows.bpf.c`), which the library has in it. The same clang runs that `dpdk-sys` needs to
 //! read DPDK's headers.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Included by all sources.
-const HEADER: &str = "src/port/xdp.bpf.h";
-const SOURCES: [&str; 2] = ["src/port/control.bpf.c", "src/port/accelerate.bpf.c"];
+/// Included by sources.
+const HEADERS: [&str; 2] = ["src/port/xdp.bpf.h", "src/port/flows.bpf.h"];
+const SOURCES: [&str; 3] =
+    ["src/port/control.bpf.c", "src/port/accelerate.bpf.c", "src/port/flows.bpf.c"];
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed={HEADER}");
+    for header in HEADERS {
+        println!("cargo:rerun-if-changed={header}");
+    }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     for source in SOURCES {
         println!("cargo:rerun-if-changed={source}");

@@ -350,6 +350,8 @@ pub struct Acceleration {
     pub bypass: BTreeSet<Kind>,
     /// True if the ports' outward filters are the kernel's forward chains.
     pub has_kernel_filters: bool,
+    /// True if only packets of flows are accelerated that the kernel's connection tracking knows and its rules let pass.
+    pub flows: bool,
 }
 
 /// A port's filter.
@@ -410,6 +412,8 @@ pub struct Port {
     pub driver: Option<Driver>,
     /// True if its device is a kernel interface that stays the kernel's: the port receives what is only to be forwarded.
     pub accelerate: bool,
+    /// True if it receives packets of the kernel's flows only, see [`Acceleration::flows`].
+    pub flows: bool,
     /// True if the kernel interface is taken over although it has addresses, a default route or remote sessions.
     pub take_over: bool,
     /// A MAC to use in place of the device's.
@@ -449,6 +453,7 @@ impl Port {
             device: Device::Kernel(String::new()),
             driver: None,
             accelerate: false,
+            flows: false,
             take_over: false,
             mac: None,
             mtu: None,

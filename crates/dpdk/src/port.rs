@@ -13,6 +13,7 @@ mod bpf;
 mod control;
 mod events;
 mod filter;
+pub(crate) mod flows;
 mod flow_rules;
 mod interrupts;
 mod kernel;
@@ -96,6 +97,8 @@ pub struct PortConfig {
     /// True if the kernel interface stays the kernel's, and the port receives only what is to be forwarded; see
     /// [`accelerate`].
     pub accelerate: bool,
+    /// Accelerated, it takes packets of the kernel's flows only; see [`flows`].
+    pub flows: bool,
     /// Requested receive queues; the device may have fewer, unless the number is exact.
     pub rx_queues: u16,
     /// Requested transmit queues; the device may have fewer, unless the number is exact.
@@ -138,6 +141,7 @@ impl PortConfig {
             device,
             driver: None,
             accelerate: false,
+            flows: false,
             rx_queues: 1,
             tx_queues: 1,
             control_queue: false,
@@ -681,7 +685,7 @@ fn open_accelerated(
     kernel.check_accelerated().map_err(refuse)?;
     let failed = |errno| config.error(format!("{name}: reading the MTU"), errno);
     let mtu = kernel.mtu().map_err(failed)?;
-    let acceleration = Acceleration::attach(&name, kernel.index()).map_err(refuse)?;
+    let acceleration = Acceleration::attach(&name, kernel.index(), config.flows).map_err(refuse)?;
     notes.extend(kernel.prepare_xdp());
     let started = start_af_xdp_in_time(eal, config, pool, &mut kernel, mtu, &mut notes)?;
     let how = match acceleration.generic() {

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 
+use crate::established::{End, Holds, Met, Obstacle, Walk, tcp_flags};
 use crate::finding::{Action, Family, Finding, Kind, Packets, Place, Rule};
-use crate::nft::{Effects, bypassed, plural};
+use crate::nft::{self, Effects, bypassed, plural, way_out};
 use crate::programs::{self, Missing};
 
 /// Hooks that forwarded packets pass, and the names of their chains.
@@ -124,6 +125,73 @@ fn effects(rule: &str, chains: &BTreeMap<String, Option<String>>) -> Effects {
     effects
 }
 
+/// Returns a rule as packets of established flows meet it, behind connection tracking or in front of it.
+fn met(rule: &str, chains: &BTreeMap<String, Option<String>>, tracked: bool) -> Met {
+    // Comments have any words.
+    let plain: String = rule.split('"').step_by(2).collect();
+    let words: Vec<&str> = plain.split_whitespace().skip(2).collect();
+    let mut met = Met::default();
+    for (index, word) in words.iter().enumerate() {
+        let next = |number: usize| words.get(index + number).copied().unwrap_or_default();
+        let holds = match *word {
+            // Its options follow.
+            "-m" => nft::of_match(next(1)).map(|of| match of {
+                Holds::OfFlow => Holds::Always,
+                other => other,
+            }),
+            "-p" if ["tcp", "udp", "all"].contains(&next(1)) => Some(Holds::OfFlow),
+            "-p" => Some(Holds::Never),
+            "--ctstate" | "--state" if tracked => {
+                Some(Holds::known(next(1).split(',').any(|state| state == "ESTABLISHED")))
+            }
+            "--ctexpire" | "--tcp-option" => None,
+            "--tcp-flags" => tcp_flags(flags(next(1)), flags(next(2))),
+            "-j" | "-g" => end(&mut met, word, next(1), chains),
+            word if word.starts_with('-') => Some(Holds::OfFlow),
+            _ => continue,
+        };
+        let is_inverted = index > 0 && words[index - 1] == "!";
+        match holds {
+            Some(holds) if is_inverted => met.holds = met.holds.and(holds.not()),
+            Some(holds) => met.holds = met.holds.and(holds),
+            None => met.part = Some(format!("{word} {}", next(1))),
+        }
+        if met.part.is_some() || met.holds == Holds::Never {
+            break;
+        }
+    }
+    met
+}
+
+/// Reads the end of a rule; `None` if it does more than that.
+fn end(
+    met: &mut Met,
+    word: &str,
+    target: &str,
+    chains: &BTreeMap<String, Option<String>>,
+) -> Option<Holds> {
+    met.end = match (word, target) {
+        (_, "ACCEPT" | "DROP" | "REJECT") => End::Final,
+        (_, "RETURN") => End::Return,
+        (_, "LOG" | "NFLOG" | "TRACE" | "NOTRACK") => End::Next,
+        ("-g", chain) if chains.contains_key(chain) => End::Goto(chain.to_owned()),
+        (_, chain) if chains.contains_key(chain) => End::Jump(chain.to_owned()),
+        _ => return None,
+    };
+    Some(Holds::Always)
+}
+
+/// Returns the bits of flags by their names.
+fn flags(names: &str) -> u8 {
+    const NAMES: [&str; 6] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG"];
+    let bit = |name: &str| match NAMES.iter().position(|known| *known == name) {
+        Some(bit) => 1 << bit,
+        None if name == "ALL" => 0x3f,
+        None => 0,
+    };
+    names.split(',').fold(0, |flags, name| flags | bit(name))
+}
+
 fn of_target(effects: &mut Effects, target: &str, chains: &BTreeMap<String, Option<String>>) {
     match target {
         "ACCEPT" | "RETURN" => {}
@@ -134,6 +202,21 @@ fn of_target(effects: &mut Effects, target: &str, chains: &BTreeMap<String, Opti
 }
 
 impl Table {
+    /// Returns the first rule of a chain that packets of established flows meet and that depends on more than the flow.
+    /// The table of NAT sees the first packet of a flow alone.
+    fn obstacle(&self, chain: &str) -> Option<Obstacle> {
+        if self.name == "nat" {
+            return None;
+        }
+        let tracked = self.name != "raw";
+        let mut all: BTreeMap<&str, Vec<Met>> = BTreeMap::new();
+        for (of, text) in &self.rules {
+            all.entry(of).or_default().push(met(text, &self.chains, tracked));
+        }
+        let rules = |chain: &str| all.get(chain).into_iter().flatten().collect();
+        Walk::obstacle(&rules, chain, Vec::new())
+    }
+
     /// Returns the rules that packets of a chain may meet, each with its chain, its number there, and its effects.
     fn reached(&self, first: &str) -> Vec<(String, usize, &str, Effects)> {
         let (mut seen, mut next, mut all) = (BTreeSet::new(), vec![first.to_owned()], Vec::new());
@@ -194,6 +277,52 @@ impl Tables {
         chains.collect()
     }
 
+    /// Returns the findings where flows are followed, which have met the chains in the kernel.
+    pub fn findings_of_flows(&self) -> Vec<Finding> {
+        match &self.rules {
+            Ok(tables) => {
+                let effective = |table| CHAINS.iter().filter_map(move |chain| effective(table, chain));
+                let of = |table| effective(table).map(move |one| self.finding_of_flows(table, &one));
+                tables.iter().flat_map(of).collect()
+            }
+            Err(missing) => vec![self.unreadable(missing)],
+        }
+    }
+
+    fn finding_of_flows(&self, table: &Table, one: &Effective) -> Finding {
+        let (place, chain) = (self.place(one), self.description(one));
+        let packets = Packets::Family(self.family);
+        let kind = if table.name == "nat" { Kind::Nat } else { Kind::Iptables };
+        let Some(Obstacle { chain: of, number, part }) = table.obstacle(&one.chain) else {
+            let message = format!("{chain}: accelerated flows are those that it lets pass");
+            return Finding::new(kind, place, packets, Action::Follow, message);
+        };
+        let text = table.rules.iter().filter(|(chain, _)| *chain == of).nth(number - 1);
+        let text = text.map_or("", |(_, text)| text);
+        let message = format!(
+            "{chain} has a rule for each packet of an established flow, not for the flow ({part}), which accelerated packets \
+             would bypass: \"{text}\""
+        );
+        let way_out = "accept established connections in front of it, or remove it";
+        Finding::refuse(kind, place, packets, message, way_out)
+    }
+
+    fn place(&self, one: &Effective) -> Place {
+        Place::Chain {
+            family: self.program().to_owned(),
+            table: one.table.clone(),
+            chain: one.chain.clone(),
+            hook: one.chain.to_lowercase(),
+            priority: 0,
+            rules: one.rules.clone(),
+        }
+    }
+
+    fn description(&self, one: &Effective) -> String {
+        let policy = if one.drops { " (policy DROP)" } else { "" };
+        format!("legacy {} table {} chain {}{policy}", self.program(), one.table, one.chain)
+    }
+
     /// Returns the findings; `translated` if forward chains are filters.
     pub fn findings(&self, translated: bool) -> Vec<Finding> {
         match &self.rules {
@@ -222,17 +351,7 @@ impl Tables {
     }
 
     fn finding(&self, one: &Effective, translated: bool) -> Finding {
-        let place = Place::Chain {
-            family: self.program().to_owned(),
-            table: one.table.clone(),
-            chain: one.chain.clone(),
-            hook: one.chain.to_lowercase(),
-            priority: 0,
-            rules: one.rules.clone(),
-        };
-        let policy = if one.drops { " (policy DROP)" } else { "" };
-        let chain =
-            format!("legacy {} table {} chain {}{policy}", self.program(), one.table, one.chain);
+        let (place, chain) = (self.place(one), self.description(one));
         let packets = Packets::Family(self.family);
         if translated && one.is_filter() {
             let message =
@@ -246,7 +365,7 @@ impl Tables {
             place,
             packets,
             format!("{chain} {}", bypassed(&one.rules, one.named)),
-            "remove them",
+            way_out(one.is_nat() || one.effects.tracks),
         )
     }
 
@@ -338,8 +457,8 @@ COMMIT
         assert_eq!(
             findings[1].to_string(),
             "legacy iptables table filter chain FORWARD has 1 rule that accelerated packets would bypass: rule 2 of chain \
-             lan \"-A lan -p tcp -m tcp --dport 25 -j REJECT --reject-with icmp-port-unreachable\"; remove them, or say \
-             --bypass iptables"
+             lan \"-A lan -p tcp -m tcp --dport 25 -j REJECT --reject-with icmp-port-unreachable\"; accelerate established \
+             flows only (--flows), remove them, or say --bypass iptables"
         );
         assert!(tables.tracks());
     }

@@ -8,10 +8,11 @@ use kernel_rules::{Exceptions, Filters, Inspection, Kind, Options};
 /// The beginning of a configuration.
 const MODULE: &str = "local turnpike = require \"turnpike\"\n";
 
-/// Returns the abilities of accelerated interfaces, for an inspection of the kernel's rules.
-pub fn rules_options(bypass: &BTreeSet<Kind>) -> Options {
+/// Returns the abilities of accelerated interfaces, which take all packets or those of established flows, for an inspection
+/// of the kernel's rules.
+pub fn rules_options(bypass: &BTreeSet<Kind>, flows: bool) -> Options {
     let exceptions = Exceptions { destinations: true, sources: false };
-    Options { bypass: bypass.clone(), exceptions, filters: true, ..Options::default() }
+    Options { bypass: bypass.clone(), exceptions, filters: true, flows, ..Options::default() }
 }
 
 /// An interface to be accelerated.
@@ -23,11 +24,17 @@ pub struct Interface {
     pub queues: usize,
 }
 
-/// Returns the configuration that accelerates these interfaces and has the filters that the kernel's forward chains are
+/// Returns the configuration that accelerates these interfaces, or established flows between them alone, and has the filters that the kernel's forward chains are
 /// translated into.
-pub fn configuration(interfaces: &[Interface], bypass: &[Kind], filters: &Filters) -> String {
+pub fn configuration(
+    interfaces: &[Interface],
+    bypass: &[Kind],
+    flows: bool,
+    filters: &Filters,
+) -> String {
     let kinds = bypass.iter().map(|kind| quoted(kind.name())).collect::<Vec<_>>().join(", ");
-    let settings = format!("filters = \"kernel\", bypass = {{ {kinds} }}");
+    let flows = if flows { ", flows = true" } else { "" };
+    let settings = format!("filters = \"kernel\", bypass = {{ {kinds} }}{flows}");
     if filters.places.is_empty() && interfaces.iter().all(|of| of.queues <= 1) {
         let names: String = interfaces.iter().map(|of| quoted(&of.name) + ", ").collect();
         return format!("{MODULE}turnpike.accelerate {{ {names}{settings} }}\n");
@@ -119,7 +126,7 @@ mod tests {
     fn the_configuration_of_filters_follows_them_and_no_other_does() {
         let of = |name: &str, queues| Interface { name: name.to_owned(), queues };
         let interfaces = [of("eth0", 1), of("eth1", 4)];
-        let text = configuration(&interfaces, &[Kind::Tc], &filters());
+        let text = configuration(&interfaces, &[Kind::Tc], false, &filters());
         let config = parse(&text);
         assert!(has(&config, &filters()));
         let queues: Vec<_> = config.ports.iter().map(|port| port.queues.rx_wish()).collect();
@@ -127,8 +134,10 @@ mod tests {
         assert!(config.acceleration.has_kernel_filters);
         assert!(config.acceleration.bypass.contains(&Kind::Tc));
         assert!(!has(&config, &Filters::default()), "the chains have been removed");
-        let without = parse(&configuration(&interfaces, &[], &Filters::default()));
+        let without = parse(&configuration(&interfaces, &[], true, &Filters::default()));
         assert!(has(&without, &Filters::default()) && !has(&without, &filters()));
+        assert!(without.acceleration.flows && !config.acceleration.flows);
+        assert!(without.ports.iter().all(|port| port.flows));
         let other = Filters { lua: filters().lua.replace("drop", "accept"), ..filters() };
         assert!(!has(&config, &other));
         let misplaced = text.replace("outward = \"forward-eth1\"", "outward = \"forward\"");
@@ -138,7 +147,7 @@ mod tests {
     #[test]
     fn names_are_text_of_lua_whatever_they_are() {
         let names = ["a\"b\\", "é"].map(|name| Interface { name: name.to_owned(), queues: 1 });
-        let text = configuration(&names, &[], &Filters::default());
+        let text = configuration(&names, &[], false, &Filters::default());
         assert!(text.contains("{ \"a\\034b\\092\", \"\\195\\169\", filters"), "{text}");
     }
 }

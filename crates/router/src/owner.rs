@@ -37,7 +37,7 @@
 //! | `multicast.rs` | multicast routes |
 //! | `fibs.rs` | route tables of another structure |
 //! | `slow_path.rs` | another number of slow path workers |
-//! | `kernel_rules.rs` | the kernel's rules, as they concern accelerated interfaces |
+//! | `kernel_rules.rs`, `kernel_flows.rs` | the kernel's rules and flows, as they concern accelerated interfaces |
 //! | `configurations.rs`, `apply.rs`, `history.rs` | changes to another configuration |
 //! | `ports.rs` | ports that come, go and change |
 //! | `meanwhile.rs` | other work while a change waits for forwarders |
@@ -76,6 +76,7 @@ mod imports;
 mod initial;
 mod interfaces;
 mod interference;
+mod kernel_flows;
 mod kernel_rules;
 mod limiter;
 mod links;

@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use anyhow::{Result, bail};
 use api::report::{
-    AcceleratedFamily, AcceleratedInterface, Acceleration, Class, ColourCounts, Compiler, Counters,
+    AcceleratedFamily, AcceleratedFlows, AcceleratedInterface, Acceleration, Class, ColourCounts, Compiler, Counters,
     Families, Filter, FilterRule, FilterVerdict, Flows, HostInterface, Interface, Multicast,
     MulticastPort, Neighbour, Offload, Path, Policing, Port, PrefixSet, Remote, ResolvedPath,
     Route, RouteAnswer, RouteSummary, SetElement, SourceReport, Status, Steps, Vrf,
@@ -775,7 +775,23 @@ pub fn acceleration(report: &Acceleration) -> String {
     }
     right_align(&mut table, 1..report.interfaces.len() + 1);
     let lines = report.interfaces.iter().map(accelerated);
+    let lines = lines.chain(report.flows.as_ref().map(accelerated_flows));
     format!("{}\n\n{}", lines.collect::<Vec<_>>().join("\n"), finish(&table))
+}
+
+/// Formats the numbers of flows.
+fn accelerated_flows(flows: &AcceleratedFlows) -> String {
+    let AcceleratedFlows { known, most, refused, ended, renewed, lost } = flows;
+    let mut line = format!(
+        "flows only: {known} established, room for {most}; {ended} ended, timeouts renewed {renewed} times"
+    );
+    if *refused > 0 {
+        line += &format!("; {refused} left to the kernel for want of room");
+    }
+    if *lost > 0 {
+        line += &format!("; read anew {lost} times after lost announcements");
+    }
+    line
 }
 
 /// Formats the state of an accelerated interface.

@@ -128,6 +128,7 @@ pub enum Unit {
 /// Reasons for a restart.
 const MEMORY: &str = "packet memory is reserved when the router starts";
 
+const FLOWS: &str = "accelerated interfaces have their table of flows from the start";
 const GROUPS: &str = "groups of paths have their buckets from the start";
 const HASH: &str = "all threads have the hash from the start, so that they agree on paths";
 
@@ -296,11 +297,12 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     list.live(Unit::Quarantine, "quarantine: directory", directory.display());
     list.live(Unit::Quarantine, "quarantine: packets", packets);
     list.live(Unit::Quarantine, "quarantine: mib", bytes >> 20);
-    let Acceleration { bypass, has_kernel_filters } = acceleration;
+    let Acceleration { bypass, has_kernel_filters, flows } = acceleration;
     let kinds = some(bypass.iter().map(ToString::to_string), "nothing");
     list.live(Unit::Acceleration, "accelerate: bypass", kinds);
     let filters = if *has_kernel_filters { "kernel" } else { "configuration" };
     list.live(Unit::Acceleration, "accelerate: filters", filters);
+    list.fixed("accelerate: flows", flows, FLOWS);
     for Command { line: _, name, help } in commands {
         list.live(Unit::Commands, format!("command \"{name}\""), help);
     }
@@ -638,6 +640,7 @@ impl List<'_> {
             device,
             driver,
             accelerate,
+            flows: _,
             take_over,
             mac,
             mtu,

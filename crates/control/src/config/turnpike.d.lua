@@ -1691,6 +1691,7 @@ function turnpike.vrf(name) end
 ---@field [integer] string Interfaces.
 ---@field bypass? string[] Kinds of the kernel's rules that accelerated packets may bypass: "nftables", "tc", …
 ---@field filters? "kernel" | "configuration" "kernel": the outward filters of accelerated ports are the kernel's forward chains.
+---@field flows? boolean Accelerate only flows that the kernel tracks (conntrack) and its rules let pass, with their NAT. Default: false.
 
 ---Accelerates kernel interfaces, which stay the kernel's: turnpike.accelerate { "eth0", "eth1" }
 ---@param settings turnpike.AccelerateSettings

@@ -169,6 +169,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let others = routes_from.any();
     let statements = of_ports.iter().copied();
     let mut ports = ports::read(&mut context, statements, others, &features, &filter_names);
+    accelerate::follow_flows(&acceleration, &mut ports);
     let (bonds, of_ports) = (of(Keyword::Bond), (&mut ports[..], &of_ports[..]));
     let mut bonds = bonds::read(&mut context, bonds, of_ports, &features, &filter_names);
     let (vlans, parents) = (of(Keyword::Vlan), (&mut ports[..], &mut bonds[..]));

@@ -13,6 +13,7 @@
  */
 
 #include "xdp.bpf.h"
+#include "flows.bpf.h"
 
 static u64 (*const bpf_ktime_get_coarse_ns)(void) = (void *)160;
 
@@ -34,6 +35,8 @@ enum outcome {
 	ROUTE, /* own addresses; routes that are not between accelerated interfaces */
 	SOURCE, /* no such route leads to the source; the kernel may drop the packet (own addresses, rp_filter) */
 	RETURNED, /* by the process */
+	NO_FLOW, /* where flows are followed: of none that the kernel has let pass */
+	ENDED, /* returned when its flow had ended, so that nobody knows the packet as it was received: dropped */
 	OUTCOMES,
 };
 
@@ -42,7 +45,9 @@ struct settings {
 	u16 longest; /* bytes of an IP packet */
 	u8 ip4, ip6; /* forwarding is on */
 	u8 generic; /* the kernel's stack runs the program, and runs it for returned frames as well */
-	u8 unused;
+	u8 flows; /* packets of flows only */
+	u8 partial; /* checksums may be left to the device */
+	u8 unused[3];
 };
 
 struct {
@@ -154,8 +159,69 @@ INLINE int forwards6(const u8 *address)
 	return forwards && *forwards;
 }
 
+/* A packet that is looked at. */
+struct packet {
+	u32 ingress;
+	struct flow *flow; /* found for it */
+};
+
+/* Returns the reason for which the packets of both directions are the kernel's for the time being: a FIN or RST. */
+INLINE enum outcome doubt(const struct tuple *tuple, struct flow *flow)
+{
+	struct tuple key = answers(tuple, flow);
+	struct flow *other = bpf_map_lookup_elem(&flows, &key);
+	if (other)
+		other->confirmed = 0;
+	flow->confirmed = 0;
+	return NO_FLOW;
+}
+
+/* Finds the flow of a packet with this header of TCP or UDP, `length` bytes with its data. */
+INLINE enum outcome find(struct packet *packet, struct tuple *tuple, const u8 *header, u32 length, const u8 *end)
+{
+	if (tuple->protocol != TCP && tuple->protocol != UDP)
+		return NO_FLOW;
+	if (header + UDP_HEADER > end || length < UDP_HEADER)
+		return NO_FLOW;
+	__builtin_memcpy(tuple->source_port, header, 2);
+	__builtin_memcpy(tuple->destination_port, header + 2, 2);
+	u8 flags = ACK;
+	if (tuple->protocol == TCP) {
+		if (header + TCP_HEADER > end || length < TCP_HEADER)
+			return NO_FLOW;
+		flags = header[TCP_FLAGS];
+	}
+	struct flow *flow = bpf_map_lookup_elem(&flows, tuple);
+	if (!flow)
+		return NO_FLOW;
+	if (flags & (FIN | RST))
+		return doubt(tuple, flow);
+	if (!is_amid(flags) || flow->ingress != packet->ingress || flow->confirmed < since())
+		return NO_FLOW;
+	packet->flow = flow;
+	return REDIRECTED;
+}
+
+INLINE enum outcome find4(struct packet *packet, const u8 *header, const u8 *end)
+{
+	if (read16(header + 6) & FRAGMENT)
+		return NO_FLOW;
+	struct tuple tuple = { .protocol = header[9], .family = 4 };
+	__builtin_memcpy(tuple.source, header + 12, 4);
+	__builtin_memcpy(tuple.destination, header + 16, 4);
+	return find(packet, &tuple, header + IPV4, read16(header + 2) - IPV4, end);
+}
+
+INLINE enum outcome find6(struct packet *packet, const u8 *header, const u8 *end)
+{
+	struct tuple tuple = { .protocol = header[6], .family = 6 };
+	__builtin_memcpy(tuple.source, header + 8, 16);
+	__builtin_memcpy(tuple.destination, header + 24, 16);
+	return find(packet, &tuple, header + IPV6, read16(header + 4), end);
+}
+
 /* Returns REDIRECTED if the packet may be forwarded, else the reason why it may not. */
-INLINE enum outcome look4(const struct settings *now, const u8 *header, const u8 *end)
+INLINE enum outcome look4(const struct settings *now, struct packet *packet, const u8 *header, const u8 *end)
 {
 	if (!now->ip4)
 		return OFF;
@@ -172,12 +238,19 @@ INLINE enum outcome look4(const struct settings *now, const u8 *header, const u8
 		return TTL;
 	if (is_special4(header + 12) || is_special4(header + 16))
 		return ADDRESSES;
-	if (!forwards4(header + 16))
+	const u8 *destination = header + 16;
+	if (now->flows) {
+		enum outcome outcome = find4(packet, header, end);
+		if (outcome != REDIRECTED)
+			return outcome;
+		destination = packet->flow->destination;
+	}
+	if (!forwards4(destination))
 		return ROUTE;
 	return forwards4(header + 12) ? REDIRECTED : SOURCE;
 }
 
-INLINE enum outcome look6(const struct settings *now, const u8 *header, const u8 *end)
+INLINE enum outcome look6(const struct settings *now, struct packet *packet, const u8 *header, const u8 *end)
 {
 	if (!now->ip6)
 		return OFF;
@@ -194,7 +267,14 @@ INLINE enum outcome look6(const struct settings *now, const u8 *header, const u8
 		return TTL;
 	if (is_special6(header + 8) || is_special6(header + 24))
 		return ADDRESSES;
-	if (!forwards6(header + 24))
+	const u8 *destination = header + 24;
+	if (now->flows) {
+		enum outcome outcome = find6(packet, header, end);
+		if (outcome != REDIRECTED)
+			return outcome;
+		destination = packet->flow->destination;
+	}
+	if (!forwards6(destination))
 		return ROUTE;
 	return forwards6(header + 8) ? REDIRECTED : SOURCE;
 }
@@ -219,7 +299,7 @@ INLINE int is_stalled(void)
 	return !end || bpf_ktime_get_coarse_ns() > *end;
 }
 
-INLINE enum outcome look(const struct settings *now, const u8 *frame, const u8 *end)
+INLINE enum outcome look(const struct settings *now, struct packet *packet, const u8 *frame, const u8 *end)
 {
 	const u8 *header = frame + ETHERNET;
 	if (header > end)
@@ -230,36 +310,197 @@ INLINE enum outcome look(const struct settings *now, const u8 *frame, const u8 *
 	}
 	u16 type = read16(frame + 12);
 	if (type == ETHERTYPE_IPV4)
-		return look4(now, header, end);
+		return look4(now, packet, header, end);
 	if (type == ETHERTYPE_IPV6)
-		return look6(now, header, end);
+		return look6(now, packet, header, end);
 	return OTHER_TYPE;
+}
+
+/* What a flow changes: addresses, ports, and by how much the sums of both change. */
+struct change {
+	const u8 *source, *destination, *source_port, *destination_port;
+	u16 addresses, all;
+};
+
+INLINE u16 read_sum(const u8 *at)
+{
+	u16 sum;
+	__builtin_memcpy(&sum, at, 2);
+	return sum;
+}
+
+INLINE u16 folded(u32 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum + (sum >> 16);
+}
+
+/* RFC 1624, equation 3; sums are in the order of bytes of the packet. */
+INLINE void adjust(u8 *at, u16 change)
+{
+	u16 sum = ~folded((u16)~read_sum(at) + (u32)change);
+	__builtin_memcpy(at, &sum, 2);
+}
+
+/* Adjusts the checksum of TCP or UDP; `pseudo` is the sum of the pseudo header, which a field that is left to the device
+ * has alone. A field that has it by chance is completed with the others by the process. */
+INLINE void adjust_transport(u8 *at, const struct change *change, int partial, u16 pseudo, int udp)
+{
+	if (partial && read_sum(at) == pseudo) {
+		u16 sum = folded((u32)pseudo + change->addresses);
+		__builtin_memcpy(at, &sum, 2);
+		return;
+	}
+	if (udp && !read_sum(at))
+		return;
+	adjust(at, change->all);
+	if (udp && !read_sum(at)) {
+		u16 ones = 0xffff;
+		__builtin_memcpy(at, &ones, 2);
+	}
+}
+
+INLINE u32 words(const u8 *at, int count)
+{
+	u32 sum = 0;
+	for (int i = 0; i < count; i++)
+		sum += read_sum(at + 2 * i);
+	return sum;
+}
+
+/* The sum of protocol and length of a pseudo header. */
+INLINE u32 pseudo(u8 protocol, const u8 *length, u16 less)
+{
+	u16 number = read16(length) - less;
+	const u8 rest[4] = { 0, protocol, number >> 8, number };
+	return words(rest, 2);
+}
+
+/* Changes ports and checksum of TCP or UDP. */
+INLINE void change_transport(u8 *header, const u8 *end, u8 protocol, const struct change *change, int partial, u16 sum)
+{
+	if (header + UDP_HEADER > end)
+		return;
+	if (protocol == UDP) {
+		adjust_transport(header + UDP_CHECKSUM, change, partial, sum, 1);
+	} else {
+		if (header + TCP_HEADER > end)
+			return;
+		adjust_transport(header + TCP_CHECKSUM, change, partial, sum, 0);
+	}
+	__builtin_memcpy(header, change->source_port, 2);
+	__builtin_memcpy(header + 2, change->destination_port, 2);
+}
+
+/* Changes addresses, ports and checksums of a packet that `look` has found good. */
+INLINE void translate(u8 *frame, const u8 *end, const struct change *change, int partial)
+{
+	u8 *header = frame + ETHERNET;
+	if (header + IPV4 > end)
+		return;
+	if (read16(frame + 12) == ETHERTYPE_IPV4) {
+		u16 sum = folded(words(header + 12, 4) + pseudo(header[9], header + 2, IPV4));
+		change_transport(header + IPV4, end, header[9], change, partial, sum);
+		adjust(header + 10, change->addresses);
+		__builtin_memcpy(header + 12, change->source, 4);
+		__builtin_memcpy(header + 16, change->destination, 4);
+		return;
+	}
+	if (header + IPV6 > end)
+		return;
+	u16 sum = folded(words(header + 8, 16) + pseudo(header[6], header + 4, 0));
+	change_transport(header + IPV6, end, header[6], change, partial, sum);
+	__builtin_memcpy(header + 8, change->source, 16);
+	__builtin_memcpy(header + 24, change->destination, 16);
+}
+
+/* Changes a packet that is taken as its flow says. */
+INLINE void take(u8 *frame, const u8 *end, struct flow *flow, int partial)
+{
+	struct change change = {
+		flow->source, flow->destination, flow->source_port, flow->destination_port, flow->address_change, flow->change,
+	};
+	if (flow->translates)
+		translate(frame, end, &change, partial);
+	u64 time = bpf_ktime_get_coarse_ns();
+	if (time - flow->last > PRECISION)
+		flow->last = time;
 }
 
 SECTION("xdp") int xsk_def_prog(struct xdp_md *context)
 {
-	const u8 *frame = (const u8 *)(long)context->data;
+	u8 *frame = (u8 *)(long)context->data;
 	const u8 *end = (const u8 *)(long)context->data_end;
+	struct packet packet = { .ingress = context->ingress_ifindex };
 	u32 zero = 0;
 	const struct settings *now = bpf_map_lookup_elem(&settings, &zero);
 	if (!now)
 		return XDP_PASS;
 	if (is_returned(now))
 		return XDP_PASS;
-	enum outcome outcome = look(now, frame, end);
+	enum outcome outcome = look(now, &packet, frame, end);
 	if (outcome == REDIRECTED && is_stalled())
 		outcome = STALLED;
 	if (outcome != REDIRECTED)
 		return count(outcome, XDP_PASS);
 	int action = bpf_redirect_map(&xsks_map, context->rx_queue_index, XDP_PASS);
+	if (action == XDP_REDIRECT && packet.flow)
+		take(frame, end, packet.flow, now->partial);
 	return count(action == XDP_REDIRECT ? REDIRECTED : NO_SOCKET, action);
+}
+
+/* Reads addresses and ports of a packet of TCP or UDP without options; false for others. */
+INLINE int read_tuple(const u8 *frame, const u8 *end, struct tuple *tuple)
+{
+	const u8 *header = frame + ETHERNET, *transport = header + IPV4;
+	if (transport + UDP_HEADER > end)
+		return 0;
+	if (read16(frame + 12) == ETHERTYPE_IPV4) {
+		tuple->family = 4;
+		tuple->protocol = header[9];
+		__builtin_memcpy(tuple->source, header + 12, 4);
+		__builtin_memcpy(tuple->destination, header + 16, 4);
+	} else {
+		transport = header + IPV6;
+		if (transport + UDP_HEADER > end)
+			return 0;
+		tuple->family = 6;
+		tuple->protocol = header[6];
+		__builtin_memcpy(tuple->source, header + 8, 16);
+		__builtin_memcpy(tuple->destination, header + 24, 16);
+	}
+	__builtin_memcpy(tuple->source_port, transport, 2);
+	__builtin_memcpy(tuple->destination_port, transport + 2, 2);
+	return 1;
+}
+
+/* Changes a taken packet back to what was received: the other direction's entry has it, and its changes of sums are the
+ * same. The process has completed checksums. Returns false if the flow has gone. */
+INLINE int restore(u8 *frame, const u8 *end)
+{
+	struct tuple sent = {};
+	if (!read_tuple(frame, end, &sent))
+		return 0;
+	struct tuple key = inverse(&sent);
+	const struct flow *other = bpf_map_lookup_elem(&flows, &key);
+	if (!other)
+		return 0;
+	struct change change = {
+		other->destination, other->source, other->destination_port, other->source_port, other->address_change, other->change,
+	};
+	if (other->translates)
+		translate(frame, end, &change, 0);
+	return 1;
 }
 
 SECTION("xdp") int turnpike_return(struct xdp_md *context)
 {
-	(void)context;
+	u8 *frame = (u8 *)(long)context->data;
+	const u8 *end = (const u8 *)(long)context->data_end;
 	u32 zero = 0;
 	const struct settings *now = bpf_map_lookup_elem(&settings, &zero);
+	if (now && now->flows && !restore(frame, end))
+		return count(ENDED, XDP_DROP);
 	u32 *frames = bpf_map_lookup_elem(&returning, &zero);
 	if (now && now->generic && frames)
 		*frames += 1;

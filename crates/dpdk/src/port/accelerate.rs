@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::bpf::{self, Map, Mapped};
+use super::flows::{FlowTap, Flows};
 use super::libbpf::{Libbpf, errno};
 use crate::Errno;
 
@@ -65,11 +66,15 @@ pub enum Outcome {
     Source,
     /// Returned to the kernel by the port, which received it first.
     Returned,
+    /// To the kernel: where flows are followed, it is of none that the kernel lets pass.
+    NoFlow,
+    /// Dropped: returned when its flow had ended.
+    Ended,
 }
 
 impl Outcome {
     /// All, in the program's order.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Redirected,
         Self::NoSocket,
         Self::Off,
@@ -84,6 +89,8 @@ impl Outcome {
         Self::Route,
         Self::Source,
         Self::Returned,
+        Self::NoFlow,
+        Self::Ended,
     ];
 
     /// Returns its name for operators.
@@ -103,6 +110,8 @@ impl Outcome {
             Self::Route => "route",
             Self::Source => "source",
             Self::Returned => "returned",
+            Self::NoFlow => "no-flow",
+            Self::Ended => "flow-ended",
         }
     }
 }
@@ -118,6 +127,8 @@ pub struct Taken {
     pub ip4: bool,
     /// True for IPv6.
     pub ip6: bool,
+    /// True if checksums of received packets may be left to a device.
+    pub partial_checksums: bool,
 }
 
 /// `struct settings`.
@@ -128,10 +139,12 @@ struct Settings {
     ip4: u8,
     ip6: u8,
     generic: u8,
-    unused: u8,
+    flows: u8,
+    partial: u8,
+    unused: [u8; 3],
 }
 
-const _: () = assert!(size_of::<Settings>() == 12);
+const _: () = assert!(size_of::<Settings>() == 16);
 
 /// `struct key4`.
 #[repr(C)]
@@ -220,6 +233,15 @@ impl Prefixes {
         }
     }
 
+    /// Returns true if packets to this address are forwarded.
+    pub fn forwards(&self, address: IpAddr) -> bool {
+        let answer = match address {
+            IpAddr::V4(of) => self.four.get(&Key4 { bits: 32, address: of.octets() }),
+            IpAddr::V6(of) => self.six.get(&Key6 { bits: 128, address: of.octets() }),
+        };
+        answer.is_ok_and(|forwards| forwards != 0)
+    }
+
     /// Removes the answer for a prefix; a shorter one answers from then on.
     ///
     /// # Errors
@@ -233,25 +255,21 @@ impl Prefixes {
     }
 }
 
-/// The programs with their maps, loaded.
-struct Loaded {
+/// Programs with their maps, loaded.
+pub(super) struct Loaded {
     libbpf: Libbpf,
     object: NonNull<c_void>,
 }
 
 impl Loaded {
-    fn new(prefixes: &Prefixes) -> Result<Self, String> {
+    /// Loads an object with these maps of the process in the place of its own.
+    pub(super) fn new(object: &'static [u8], shared: &[(&CStr, &OwnedFd)]) -> Result<Self, String> {
         let libbpf = Libbpf::find().ok_or("libbpf 0.8 or newer is missing")?;
         let options = ptr::null();
         // SAFETY: the object lies in memory that stays; null means no options.
-        let object = unsafe { (libbpf.open)(OBJECT.as_ptr().cast(), OBJECT.len(), options) };
+        let object = unsafe { (libbpf.open)(object.as_ptr().cast(), object.len(), options) };
         let object = NonNull::new(object).ok_or_else(|| problem("opening", Errno::last()))?;
         let loaded = Self { libbpf, object };
-        let shared = [
-            (c"prefixes4", prefixes.four.descriptor()),
-            (c"prefixes6", prefixes.six.descriptor()),
-            (c"lease", prefixes.lease.map.descriptor()),
-        ];
         for (name, map) in shared {
             let place = loaded.find_map(name)?;
             // SAFETY: a map of the object, and a descriptor that libbpf duplicates.
@@ -280,7 +298,7 @@ impl Loaded {
     ///
     /// # Safety
     /// The program declares it with these types.
-    unsafe fn map<K, V>(&self, name: &CStr) -> Result<Map<K, V>, String> {
+    pub(super) unsafe fn map<K, V>(&self, name: &CStr) -> Result<Map<K, V>, String> {
         let map = self.find_map(name)?;
         // SAFETY: a map of the object, which keeps the descriptor open while it is duplicated.
         let descriptor = unsafe { BorrowedFd::borrow_raw((self.libbpf.map)(map.as_ptr())) };
@@ -290,7 +308,7 @@ impl Loaded {
         Ok(unsafe { Map::of(own) })
     }
 
-    fn program(&self, name: &CStr) -> Result<OwnedFd, String> {
+    pub(super) fn program(&self, name: &CStr) -> Result<OwnedFd, String> {
         // SAFETY: the object is loaded; a C string. libbpf answers with null, or with what lives as long as it.
         let program = unsafe { (self.libbpf.find_program)(self.object.as_ptr(), name.as_ptr()) };
         let program = NonNull::new(program).ok_or_else(|| problem("loading", Errno::ENOENT))?;
@@ -307,8 +325,19 @@ impl Drop for Loaded {
     }
 }
 
-fn problem(step: &str, errno: Errno) -> String {
+pub(super) fn problem(step: &str, errno: Errno) -> String {
     format!("the XDP program: {step}: {errno}")
+}
+
+/// Loads the programs of an accelerated interface.
+pub(super) fn load(prefixes: &Prefixes, flows: Option<&Flows>) -> Result<Loaded, String> {
+    let mut shared = vec![
+        (c"prefixes4", prefixes.four.descriptor()),
+        (c"prefixes6", prefixes.six.descriptor()),
+        (c"lease", prefixes.lease.map.descriptor()),
+    ];
+    shared.extend(flows.into_iter().flat_map(Flows::maps));
+    Loaded::new(OBJECT, &shared)
 }
 
 /// The number of programs that were attached.
@@ -325,16 +354,20 @@ pub struct Acceleration {
     settings: Map<u32, Settings>,
     outcomes: Map<u32, u64>,
     _prefixes: Arc<Prefixes>,
+    flows: Option<Arc<Flows>>,
 }
 
 impl Acceleration {
-    /// Attaches the program to an interface. Until [`Self::take`] all packets are the kernel's.
+    /// Attaches the program to an interface; `flows`: it takes packets of [`Flows`] only. Until [`Self::take`] all packets
+    /// are the kernel's.
     ///
     /// # Errors
     /// The reason; the interface is as before.
-    pub(super) fn attach(name: &str, interface: u32) -> Result<Self, String> {
-        let prefixes = Prefixes::shared().map_err(|errno| problem("making maps", errno))?;
-        let loaded = Loaded::new(&prefixes)?;
+    pub(super) fn attach(name: &str, interface: u32, flows: bool) -> Result<Self, String> {
+        let making = |errno| problem("making maps", errno);
+        let prefixes = Prefixes::shared().map_err(making)?;
+        let flows = flows.then(Flows::shared).transpose().map_err(making)?;
+        let loaded = load(&prefixes, flows.as_deref())?;
         // SAFETY: so `accelerate.bpf.c` declares them.
         let (settings, outcomes) = unsafe { (loaded.map(c"settings")?, loaded.map(c"outcomes")?) };
         let (program, returns) =
@@ -351,6 +384,7 @@ impl Acceleration {
             settings,
             outcomes,
             _prefixes: prefixes,
+            flows,
         };
         accelerated.take(&Taken::default()).map_err(|errno| problem("settings", errno))?;
         bpf::examine_live(interface).map_err(|errno| {
@@ -367,6 +401,14 @@ impl Acceleration {
         self.number
     }
 
+    /// Opens a packet socket by which flows that leave by this interface are confirmed; `None` where it does not follow flows.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn flow_tap(&self) -> Result<Option<FlowTap>, String> {
+        self.flows.as_ref().map(|flows| FlowTap::open(self.interface, flows)).transpose()
+    }
+
     /// Returns the reason for which the kernel's stack, not the interface's driver, runs the program; `None`: the driver
     /// runs it.
     pub fn generic(&self) -> Option<&str> {
@@ -378,10 +420,11 @@ impl Acceleration {
     /// # Errors
     /// The kernel refuses.
     pub fn take(&self, wanted: &Taken) -> Result<(), Errno> {
-        let Taken { mac, longest, ip4, ip6 } = *wanted;
-        let (ip4, ip6) = (ip4.into(), ip6.into());
-        let generic = self.generic.is_some().into();
-        let settings = Settings { mac, longest, ip4, ip6, generic, unused: 0 };
+        let Taken { mac, longest, ip4, ip6, partial_checksums } = *wanted;
+        let (ip4, ip6, partial) = (ip4.into(), ip6.into(), partial_checksums.into());
+        let (generic, flows) = (self.generic.is_some().into(), self.flows.is_some().into());
+        let settings =
+            Settings { mac, longest, ip4, ip6, generic, flows, partial, unused: [0; 3] };
         self.settings.put(&0, &settings)
     }
 
@@ -408,8 +451,8 @@ impl Acceleration {
     }
 }
 
-/// Returns the time of the clock that the program reads.
-fn monotonic() -> Duration {
+/// Returns the time of the clock that the programs read.
+pub(super) fn monotonic() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: room for the answer; every kernel has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };

@@ -24,6 +24,7 @@ use super::super::boundaries::{Boundaries, Change, Treatments};
 use super::super::lease::Keeper;
 use super::super::ports::OpenPort;
 use super::Owner;
+use super::kernel_flows::FollowedFlows;
 use super::kernel_rules::{KernelRules, Verdict};
 use super::state::Devices;
 use super::turn::Turn;
@@ -52,6 +53,10 @@ pub(super) struct Accelerated {
     obstacles: Option<Vec<String>>,
     /// Destinations whose packets stay with the kernel by its rules.
     stay: BTreeSet<IpNet>,
+    /// The kernel's flows, where nothing else is taken.
+    flows: Option<FollowedFlows>,
+    /// The reason why they cannot be followed.
+    no_flows: Option<String>,
     /// Keeps the programs taking packets.
     keeper: Option<Keeper>,
     /// Set at the end: nothing is taken any more.
@@ -198,6 +203,25 @@ impl Accelerated {
         self.treat_anew(&changed, rib);
     }
 
+    /// Follows the kernel's flows by these interfaces, once there are maps of prefixes.
+    fn follow_flows<'a>(
+        &mut self,
+        interfaces: impl Iterator<Item = (&'a str, &'a dpdk::Acceleration)>,
+    ) {
+        let Some(prefixes) = &self.prefixes else { return };
+        if self.flows.is_none() {
+            let begun = FollowedFlows::begin(prefixes.clone());
+            let failed = begun.as_ref().err().cloned();
+            if let (Some(error), None) = (&failed, &self.no_flows) {
+                tracing::error!("accelerate: all packets stay with the kernel: {error}");
+            }
+            (self.flows, self.no_flows) = (begun.ok(), failed);
+        }
+        if let Some(flows) = &mut self.flows {
+            flows.confirm_by(interfaces);
+        }
+    }
+
     /// Brings these prefixes, and all within them, into the maps by their present treatment.
     fn treat_anew(&mut self, changed: &BTreeSet<IpNet>, rib: &mut Rib) {
         for prefix in changed {
@@ -251,7 +275,7 @@ impl Owner {
         if self.accelerated.rules.is_none() {
             let names: Vec<String> =
                 accelerated(&self.devices).map(|(open, _)| open.name.clone()).collect();
-            match KernelRules::start(&names, &self.configurations.current.acceleration.bypass) {
+            match KernelRules::start(&names, &self.configurations.current.acceleration) {
                 Ok(rules) => self.accelerated.rules = Some(rules),
                 Err(error) => {
                     tracing::error!("accelerate: {error}; all packets stay with the kernel")
@@ -276,6 +300,10 @@ impl Owner {
         }
         if let Some(keeper) = &self.accelerated.keeper {
             keeper.owner_is_there();
+        }
+        if self.configurations.current.acceleration.flows {
+            let interfaces = accelerated(&self.devices).map(|(open, of)| (&*open.name, of));
+            self.accelerated.follow_flows(interfaces);
         }
         // After the maps: what they have no room for is a reason to take nothing.
         let wanted: Vec<_> = accelerated(&self.devices)
@@ -306,13 +334,19 @@ impl Owner {
             None => Some("the kernel's rules are being read".to_owned()),
             Some(obstacles) => obstacles.first().cloned(),
         };
-        let full = obstacle.or(full);
+        let full = obstacle.or(full).or_else(|| self.accelerated.no_flows.clone());
         let off = |on: bool, sysctl: String| (!on).then(|| format!("{sysctl} is 0"));
         let ip4_sysctl = format!("net.ipv4.conf.{}.forwarding", open.name);
         let ip4 = full.clone().or_else(|| off(sysctls.ip4_forwarding, ip4_sysctl)).or_else(strict);
         let ip6_sysctl = "net.ipv6.conf.all.forwarding".to_owned();
         let ip6 = full.or_else(|| off(sysctls.ip6_forwarding, ip6_sysctl));
-        let taken = Taken { mac: open.port.mac(), longest, ip4: ip4.is_none(), ip6: ip6.is_none() };
+        let taken = Taken {
+            mac: open.port.mac(),
+            longest,
+            ip4: ip4.is_none(),
+            ip6: ip6.is_none(),
+            partial_checksums: open.port.partial_checksums(),
+        };
         Now { program: acceleration.number(), taken, ip4, ip6 }
     }
 
@@ -371,6 +405,7 @@ impl Owner {
         while !is_done() && Instant::now() < end {
             thread::sleep(Duration::from_millis(1));
         }
+        self.accelerated.flows = None;
         tracing::info!("accelerate: all packets stay with the kernel");
     }
 
@@ -407,6 +442,7 @@ impl Owner {
         report::Acceleration {
             interfaces: interfaces.collect(),
             boundaries: self.accelerated.boundaries.len(),
+            flows: self.accelerated.flows.as_ref().map(FollowedFlows::report),
         }
     }
 }

@@ -49,6 +49,10 @@ pub struct AccelerateArgs {
     /// Kinds of the kernel's rules that accelerated packets may bypass: nftables, tc, …
     #[arg(long, value_delimiter = ',', value_name = "KIND", conflicts_with_all = ["status", "stop"])]
     bypass: Vec<Kind>,
+    /// Accelerate established flows only, as the kernel's connection tracking knows them, with their NAT: the kernel's rules
+    /// decide about the first packets of each
+    #[arg(long, conflicts_with_all = ["status", "stop"])]
+    flows: bool,
     /// Show the interfaces that are accelerated, and their packets
     #[arg(long, conflicts_with_all = ["interfaces", "stop"])]
     status: bool,
@@ -78,7 +82,7 @@ pub fn accelerate(args: &AccelerateArgs, program: &Program) -> Result<()> {
     let names = if args.all { all()? } else { args.interfaces.clone() };
     let file = PathBuf::from("turnpike accelerate");
     let bypass = args.bypass.iter().copied().collect();
-    let inspection = inspect(&names, &bypass)?;
+    let inspection = inspect(&names, &bypass, args.flows)?;
     // Rules that filters cannot follow are named when the configuration is checked.
     let filters = kernel_rules::translate(&inspection).unwrap_or_default();
     if filters.rules > 0 {
@@ -90,7 +94,7 @@ pub fn accelerate(args: &AccelerateArgs, program: &Program) -> Result<()> {
     let queued =
         |name: &String| Interface { name: name.clone(), queues: machine.queues(name).0.max(1) };
     let interfaces: Vec<Interface> = names.iter().map(queued).collect();
-    let text = configuration(&interfaces, &args.bypass, &filters);
+    let text = configuration(&interfaces, &args.bypass, args.flows, &filters);
     let config = program.parse(&file, &text)?;
     let source = ConfigSource { file, language: Language::Turnpike };
     run::run_config(config, &source, program, &args.socket, args.no_huge)
@@ -128,13 +132,17 @@ pub fn check(config: &Config) -> Result<()> {
     };
     let mut problems: Vec<String> = accelerated.iter().filter_map(problem).collect();
     let names: Vec<String> = accelerated.iter().map(|port| port.name.clone()).collect();
-    let inspection = inspect(&names, &config.acceleration.bypass)?;
+    let control::config::Acceleration { bypass, flows, .. } = &config.acceleration;
+    if *flows {
+        problems.extend(kernel_rules::examine_connections().err().map(|error| error.to_string()));
+    }
+    let inspection = inspect(&names, bypass, *flows)?;
     problems.extend(obstacles(&inspection, config));
     if problems.is_empty() { Ok(()) } else { Err(anyhow!(problems.join("\n"))) }
 }
 
-fn inspect(names: &[String], bypass: &BTreeSet<Kind>) -> Result<Inspection> {
-    kernel_rules::inspect(names, &rules_options(bypass)).context("the kernel's rules")
+fn inspect(names: &[String], bypass: &BTreeSet<Kind>, flows: bool) -> Result<Inspection> {
+    kernel_rules::inspect(names, &rules_options(bypass, flows)).context("the kernel's rules")
 }
 
 /// Returns the reason why an interface, one of `all`, cannot be accelerated.

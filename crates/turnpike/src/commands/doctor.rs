@@ -48,6 +48,9 @@ struct AccelerateArgs {
     /// Kinds of rules that accelerated packets may bypass: nftables, iptables, nat, tc, rules, xfrm, …
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     bypass: Vec<Kind>,
+    /// For the acceleration of established flows only, as the kernel's connection tracking knows them
+    #[arg(long)]
+    flows: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -81,7 +84,7 @@ pub fn doctor(args: &DoctorArgs, program: &Program) -> Result<(String, ExitCode)
 }
 
 fn of_acceleration(args: &AccelerateArgs) -> Result<(String, ExitCode)> {
-    let options = rules_options(&args.bypass.iter().copied().collect());
+    let options = rules_options(&args.bypass.iter().copied().collect(), args.flows);
     let inspection = kernel_rules::inspect(&args.interfaces, &options)?;
     let report = accelerate::examine(&Machine::here(), &netdev::xdp, &args.interfaces, &inspection);
     let status = ExitCode::from(report.exit_status());

@@ -21,6 +21,9 @@ pub(super) const ACCELERATE: &str = "accelerate";
 
 const EXAMPLE: &str = "write turnpike.accelerate { \"eth0\", \"eth1\" }";
 
+/// Settings beside the interfaces.
+const SETTINGS: [&str; 3] = ["bypass", "filters", "flows"];
+
 /// Settings that an accelerated port does not have.
 const REFUSED: [&str; 21] = [
     "address",
@@ -57,7 +60,7 @@ pub(super) fn ports<'s>(
     let Some(statement) = single(context, statements) else {
         return (all, Acceleration::default());
     };
-    let mut fields = context.listed(ACCELERATE.to_owned(), statement, &["bypass", "filters"]);
+    let mut fields = context.listed(ACCELERATE.to_owned(), statement, &SETTINGS);
     let acceleration = acceleration(&mut fields);
     all.extend(interfaces(fields).into_iter().map(|name| {
         let named = [("device", Value::Text(name.clone())), (ACCELERATE, Value::Bool(true))];
@@ -79,7 +82,8 @@ fn acceleration(fields: &mut Fields<'_, '_>) -> Acceleration {
             false
         }
     };
-    Acceleration { bypass, has_kernel_filters }
+    let flows = fields.flag("flows");
+    Acceleration { bypass, has_kernel_filters, flows }
 }
 
 fn bypass(fields: &mut Fields<'_, '_>) -> BTreeSet<Kind> {
@@ -96,7 +100,7 @@ fn bypass(fields: &mut Fields<'_, '_>) -> BTreeSet<Kind> {
 
 fn interfaces(mut fields: Fields<'_, '_>) -> Vec<String> {
     let items = fields.items();
-    if items.is_empty() && fields.get("bypass").is_none() && fields.get("filters").is_none() {
+    if items.is_empty() && SETTINGS.iter().all(|setting| fields.get(setting).is_none()) {
         fields.error("", format!("names no interface; {EXAMPLE}"));
     }
     let mut names: Vec<String> = Vec::new();
@@ -117,6 +121,13 @@ fn interfaces(mut fields: Fields<'_, '_>) -> Vec<String> {
 /// Returns true if one of the ports is accelerated.
 pub(super) fn is_any(ports: &[Cow<'_, Statement>]) -> bool {
     ports.iter().any(|port| port.settings.named.get(ACCELERATE) == Some(&Value::Bool(true)))
+}
+
+/// Has accelerated ports receive packets of flows only, if that is wanted.
+pub(super) fn follow_flows(acceleration: &Acceleration, ports: &mut [Port]) {
+    for port in ports.iter_mut().filter(|port| port.accelerate) {
+        port.flows = acceleration.flows;
+    }
 }
 
 /// The kernel is a source of routes where an interface is accelerated.

@@ -110,6 +110,7 @@ pub(super) fn read<'s>(
             name: statement.name.clone(),
             driver: driver(&mut fields, &device),
             accelerate,
+            flows: false,
             device,
             mac: mac(&mut fields),
             mtu,
