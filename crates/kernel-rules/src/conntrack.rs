@@ -211,8 +211,7 @@ fn state(flow: &Flow, attributes: Attributes<'_>) -> State {
         return State::Untold;
     };
     const WANTED: u32 = SEEN_REPLY | ASSURED;
-    const REFUSED: u32 =
-        EXPECTED | SEQUENCE_ADJUSTED | DYING | TEMPLATE | HELPER | OFFLOADED;
+    const REFUSED: u32 = EXPECTED | SEQUENCE_ADJUSTED | DYING | TEMPLATE | HELPER | OFFLOADED;
     if is_special || status & WANTED != WANTED || status & REFUSED != 0 {
         return State::Kernel;
     }
@@ -251,4 +250,157 @@ pub fn change(flow: &Flow, expires: Option<Duration>) -> Request {
         request = request.attribute(CTA_PROTOINFO | NESTED, &bytes);
     }
     request
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::netlink::messages;
+
+    /// Recorded by `recorded/record_connections.py` (Linux 6.1).
+    const ALL: &[u8] = include_bytes!("../recorded/connections.bin");
+    const EVENTS: &[u8] = include_bytes!("../recorded/connection_events.bin");
+
+    fn read_all(bytes: &[u8]) -> Vec<(Flow, State)> {
+        messages(bytes).filter_map(|raw| read(&raw)).collect()
+    }
+
+    fn end(address: &str, port: u16) -> (IpAddr, u16) {
+        (address.parse().unwrap(), port)
+    }
+
+    fn ends(tuple: Tuple) -> [(IpAddr, u16); 2] {
+        [(tuple.source, tuple.source_port), (tuple.destination, tuple.destination_port)]
+    }
+
+    #[test]
+    fn established_connections_of_the_kernel_are_flows_with_their_translation() {
+        let all = read_all(ALL);
+        let state = |port: u16| {
+            let is_it = |(flow, _): &&(Flow, State)| flow.original.destination_port == port;
+            all.iter().find(is_it).map(|(flow, state)| (*flow, *state)).unwrap()
+        };
+        let (masqueraded, is_flow) = state(80);
+        assert_eq!((is_flow, masqueraded.is_tcp()), (State::Flow, true));
+        assert_eq!(ends(masqueraded.original), [end("10.0.1.2", 51044), end("10.0.2.2", 80)]);
+        assert_eq!(ends(masqueraded.reply), [end("10.0.2.2", 80), end("10.0.2.1", 58326)]);
+        let (forwarded, is_flow) = state(81);
+        assert_eq!(is_flow, State::Flow);
+        assert_eq!(ends(forwarded.original)[1], end("10.0.1.1", 81));
+        assert_eq!(ends(forwarded.reply), [end("10.0.2.2", 80), end("10.0.2.1", 61181)]);
+        assert_eq!(state(53).1, State::Flow, "UDP in both directions for seconds");
+        assert_eq!(state(54).1, State::Kernel, "UDP without an answer");
+        assert_eq!(state(99).1, State::Kernel, "of a zone");
+        let six = all.iter().find(|(flow, _)| flow.original.source.is_ipv6()).unwrap();
+        assert_eq!(
+            (six.1, six.0.original.source_port),
+            (State::Flow, six.0.reply.destination_port)
+        );
+    }
+
+    #[test]
+    fn a_connection_is_a_flow_from_its_establishment_to_its_end() {
+        let events = read_all(EVENTS);
+        let of = |port: u16| {
+            let is_it = move |(flow, _): &&(Flow, State)| {
+                flow.original.destination_port == port && flow.original.source.is_ipv4()
+            };
+            events.iter().filter(is_it).map(|(_, state)| *state).collect::<Vec<_>>()
+        };
+        let (established, kernels, ended) = (State::Flow, State::Kernel, State::Ended);
+        // SYN_RECV, ESTABLISHED, FIN_WAIT, LAST_ACK, TIME_WAIT.
+        assert_eq!(of(80), [kernels, established, kernels, kernels, kernels, ended]);
+        assert_eq!(of(53), [kernels, established, ended]);
+        let numbers = |port| {
+            let of = events.iter().filter(|(flow, _)| flow.original.source_port == port);
+            of.map(|(flow, _)| flow.number).collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!(numbers(51044).len(), 1);
+    }
+
+    /// The place of an attribute's value in the first connection of TCP.
+    fn changed(kind: u16, change: impl Fn(&mut [u8])) -> State {
+        let mut bytes = ALL.to_vec();
+        let tcp = read_all(ALL).iter().position(|(flow, _)| flow.is_tcp()).unwrap();
+        let mut at = 0;
+        for _ in 0..tcp {
+            at += u32::from_ne_bytes(*bytes[at..].first_chunk().unwrap()) as usize;
+        }
+        let end = at + u32::from_ne_bytes(*bytes[at..].first_chunk().unwrap()) as usize;
+        let mut of = at + 20;
+        while of < end {
+            let half = |at: usize| u16::from_ne_bytes(*bytes[at..].first_chunk().unwrap());
+            let (length, found) = (usize::from(half(of)), half(of + 2) & 0x3fff);
+            if found == kind {
+                change(&mut bytes[of..of + length]);
+                break;
+            }
+            of += length.next_multiple_of(4);
+        }
+        assert!(of < end, "the attribute is there");
+        read_all(&bytes)[tcp].1
+    }
+
+    #[test]
+    fn connections_whose_payload_is_the_kernels_are_no_flows() {
+        assert_eq!(changed(CTA_STATUS, |_| {}), State::Flow);
+        let flags = [EXPECTED, SEQUENCE_ADJUSTED, DYING, TEMPLATE, HELPER, 1 << 14, 1 << 15];
+        for flag in flags {
+            let set = |attribute: &mut [u8]| {
+                let status = u32::from_be_bytes(*attribute[4..].first_chunk().unwrap()) | flag;
+                attribute[4..8].copy_from_slice(&status.to_be_bytes());
+            };
+            assert_eq!(changed(CTA_STATUS, set), State::Kernel, "{flag:#x}");
+        }
+        for (lost, state) in [(ASSURED, State::Kernel), (SEEN_REPLY, State::Kernel)] {
+            let clear = |attribute: &mut [u8]| {
+                let status = u32::from_be_bytes(*attribute[4..].first_chunk().unwrap()) & !lost;
+                attribute[4..8].copy_from_slice(&status.to_be_bytes());
+            };
+            assert_eq!(changed(CTA_STATUS, clear), state, "{lost:#x}");
+        }
+        // A mark becomes a helper, an expectation's master, a SYN proxy.
+        for kind in [CTA_HELP, CTA_TUPLE_MASTER, CTA_SYNPROXY] {
+            let set = |attribute: &mut [u8]| attribute[2..4].copy_from_slice(&kind.to_ne_bytes());
+            const CTA_MARK: u16 = 8;
+            assert_eq!(changed(CTA_MARK, set), State::Kernel, "{kind}");
+        }
+        const CTA_UNKNOWN: u16 = 200;
+        let hide =
+            |attribute: &mut [u8]| attribute[2..4].copy_from_slice(&CTA_UNKNOWN.to_ne_bytes());
+        assert_eq!(changed(CTA_STATUS, hide), State::Untold);
+        assert_eq!(changed(CTA_PROTOINFO, hide), State::Untold);
+    }
+
+    #[test]
+    fn requests_name_connections_as_the_kernel_does() {
+        for (flow, _) in read_all(ALL) {
+            let bytes = change(&flow, Some(Duration::from_millis(90_500))).bytes(0, 1);
+            let raw = messages(&bytes).next().unwrap();
+            let (fixed, attributes) = raw.split::<FIXED>().unwrap();
+            assert_eq!(fixed[0], if flow.original.source.is_ipv4() { 2 } else { 10 });
+            assert_eq!(Tuple::read(attributes.nested(CTA_TUPLE_ORIG)), Some(flow.original));
+            assert_eq!(attributes.get(CTA_TIMEOUT).and_then(Attribute::be32), Some(90));
+            let tcp = attributes.nested(CTA_PROTOINFO).nested(CTA_PROTOINFO_TCP);
+            let flags = tcp.get(CTA_PROTOINFO_TCP_FLAGS_REPLY).map(|of| of.value);
+            assert_eq!(flags, flow.is_tcp().then_some(&[0x08, 0x28][..]));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_is_a_crash(changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 0..20), cut in any::<u16>()) {
+            let mut bytes = [ALL, EVENTS].concat();
+            for (at, byte) in changes {
+                let at = usize::from(at) % bytes.len();
+                bytes[at] = byte;
+            }
+            bytes.truncate(bytes.len() - usize::from(cut) % bytes.len());
+            for (flow, _) in read_all(&bytes) {
+                change(&flow, None).bytes(0, 1);
+            }
+        }
+    }
 }

@@ -187,7 +187,8 @@ mod tests {
         assert_eq!(tcp_flags(0x07, 0x00), Some(Holds::Always));
         assert_eq!(tcp_flags(0x18, 0x18), None);
         assert_eq!(tcp_flags(0x02, 0x12), Some(Holds::Never));
-        for (mask, value) in (0..=0xff).flat_map(|mask| (0..=0xff).map(move |value| (mask, value))) {
+        for (mask, value) in (0..=0xff).flat_map(|mask| (0..=0xff).map(move |value| (mask, value)))
+        {
             let taken = (0..=0xff_u8).filter(|flags| flags & FLAGS_KNOWN == FLAGS_SET);
             let holds: Vec<bool> = taken.map(|flags| flags & mask == value).collect();
             let expected = match (holds.iter().all(|of| *of), holds.iter().any(|of| *of)) {

@@ -193,7 +193,9 @@ impl<T: Table> Followed<T> {
         if let Err(error) = self.table.put(&flow) {
             count(&self.counts.refused);
             if std::mem::take(&mut self.complains) {
-                tracing::warn!("flows: some stay with the kernel: the table takes no more: {error}");
+                tracing::warn!(
+                    "flows: some stay with the kernel: the table takes no more: {error}"
+                );
             }
             return;
         }
@@ -382,15 +384,198 @@ fn run<T: Table>(
 
 /// Waits for announcements; returns false if the thread is to end.
 fn wait(events: &Socket, stop: &OwnedFd, left: Duration) -> bool {
-    let mut all = [
-        PollFd::new(stop, PollFlags::IN),
-        PollFd::from_borrowed_fd(events.as_fd(), PollFlags::IN),
-    ];
+    let mut all =
+        [PollFd::new(stop, PollFlags::IN), PollFd::from_borrowed_fd(events.as_fd(), PollFlags::IN)];
     let timeout =
         Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
     match poll(&mut all, Some(&timeout)) {
         Ok(_) => all[0].revents().is_empty(),
         Err(Errno::INTR) => true,
         Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table that keeps a record.
+    #[derive(Default)]
+    struct Record {
+        local: Option<IpAddr>,
+        full: bool,
+        flows: BTreeMap<Tuple, Option<Duration>>,
+        ended: Vec<Flow>,
+        removed: Vec<Flow>,
+    }
+
+    impl Table for Record {
+        fn forwards(&self, address: IpAddr) -> bool {
+            self.local != Some(address)
+        }
+
+        fn put(&mut self, flow: &Flow) -> io::Result<()> {
+            if self.full {
+                return Err(io::Error::from(io::ErrorKind::StorageFull));
+            }
+            self.flows.insert(flow.original, None);
+            Ok(())
+        }
+
+        fn end(&mut self, flow: &Flow) {
+            self.flows.remove(&flow.original);
+            self.ended.push(*flow);
+        }
+
+        fn remove(&mut self, flow: &Flow) {
+            self.removed.push(*flow);
+        }
+
+        fn quiet(&self, flow: &Flow) -> Option<Duration> {
+            self.flows[&flow.original]
+        }
+    }
+
+    /// Requests that the kernel got, and its answer.
+    #[derive(Default)]
+    struct Requests {
+        all: Vec<(Flow, Option<Duration>)>,
+        error: Option<io::ErrorKind>,
+    }
+
+    impl Kernel for Requests {
+        fn change(&mut self, flow: &Flow, expires: Option<Duration>) -> io::Result<()> {
+            self.all.push((*flow, expires));
+            self.error.map_or(Ok(()), |error| Err(error.into()))
+        }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn flow(port: u16, number: u32) -> Flow {
+        let tuple = |source: &str, source_port, destination: &str, destination_port| Tuple {
+            source: source.parse().unwrap(),
+            destination: destination.parse().unwrap(),
+            source_port,
+            destination_port,
+            protocol: 17,
+        };
+        let original = tuple("10.0.1.2", port, "10.0.2.2", 53);
+        Flow { original, reply: tuple("10.0.2.2", 53, "10.0.2.1", port), number }
+    }
+
+    fn followed() -> (Followed<Record>, Requests, Instant) {
+        let mut followed = Followed::new(Record::default(), Arc::default());
+        followed.timeouts = Timeouts { tcp: 400 * SECOND, udp: 120 * SECOND };
+        (followed, Requests::default(), Instant::now())
+    }
+
+    #[test]
+    fn a_flow_is_in_the_table_as_long_as_the_kernel_has_it() {
+        let (mut followed, mut kernel, now) = followed();
+        let one = flow(1, 7);
+        followed.follow(&mut kernel, (one, State::Untold), now);
+        followed.follow(&mut kernel, (one, State::Kernel), now);
+        assert!(followed.table.flows.is_empty() && kernel.all.is_empty());
+        followed.follow(&mut kernel, (one, State::Flow), now);
+        followed.follow(&mut kernel, (one, State::Flow), now);
+        assert_eq!(kernel.all, [(one, None)], "once, before it is taken");
+        assert!(followed.table.flows.contains_key(&one.original));
+        // What another connection before did.
+        followed.follow(&mut kernel, (flow(1, 6), State::Ended), now);
+        followed.follow(&mut kernel, (one, State::Untold), now);
+        assert!(followed.table.ended.is_empty());
+        followed.follow(&mut kernel, (one, State::Kernel), now);
+        assert_eq!(followed.table.ended, [one]);
+        followed.look(&mut kernel, now + GRACE / 2);
+        assert!(followed.table.removed.is_empty(), "packets may be on their way");
+        assert_eq!(followed.due(), Some(now + GRACE));
+        followed.look(&mut kernel, now + GRACE);
+        assert_eq!(followed.due(), None);
+        assert_eq!(followed.table.removed, [one]);
+    }
+
+    #[test]
+    fn a_connection_in_the_place_of_another_is_another_flow() {
+        let (mut followed, mut kernel, now) = followed();
+        followed.follow(&mut kernel, (flow(1, 7), State::Flow), now);
+        followed.follow(&mut kernel, (flow(1, 8), State::Flow), now);
+        assert_eq!(followed.table.ended, [flow(1, 7)]);
+        followed.look(&mut kernel, now + 2 * GRACE);
+        assert!(followed.table.removed.is_empty(), "the place is taken");
+        assert!(followed.table.flows.contains_key(&flow(1, 8).original));
+    }
+
+    #[test]
+    fn flows_of_the_machine_itself_and_refused_ones_are_the_kernels() {
+        let (mut followed, mut kernel, now) = followed();
+        for local in ["10.0.1.2", "10.0.2.2"] {
+            followed.table.local = Some(local.parse().unwrap());
+            followed.follow(&mut kernel, (flow(1, 7), State::Flow), now);
+        }
+        followed.table.local = None;
+        kernel.error = Some(io::ErrorKind::NotFound);
+        followed.follow(&mut kernel, (flow(1, 7), State::Flow), now);
+        assert!(followed.table.flows.is_empty());
+        (kernel.error, followed.table.full) = (None, true);
+        followed.follow(&mut kernel, (flow(1, 7), State::Flow), now);
+        assert!(followed.table.flows.is_empty() && followed.known.is_empty());
+        assert_eq!(followed.counts.refused.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn all_flows_are_those_of_the_kernel() {
+        let (mut followed, mut kernel, now) = followed();
+        for port in [1, 2, 3] {
+            followed.follow(&mut kernel, (flow(port, 7), State::Flow), now);
+        }
+        let all =
+            vec![(flow(2, 7), State::Flow), (flow(3, 8), State::Flow), (flow(4, 7), State::Flow)];
+        followed.follow_all(&mut kernel, all, now);
+        assert_eq!(followed.table.ended, [flow(1, 7), flow(3, 7)]);
+        let known: Vec<Flow> = followed.known.values().map(|known| known.flow).collect();
+        assert_eq!(known, [flow(2, 7), flow(3, 8), flow(4, 7)]);
+        assert_eq!(followed.counts.known.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn timeouts_are_renewed_for_flows_in_use_alone() {
+        let (mut followed, mut kernel, now) = followed();
+        let (used, unused) = (flow(1, 7), flow(2, 7));
+        for one in [used, unused] {
+            followed.follow(&mut kernel, (one, State::Flow), now);
+        }
+        kernel.all.clear();
+        let due = followed.due().unwrap();
+        assert_eq!(due, now + 30 * SECOND, "a quarter of the time");
+        followed.table.flows.insert(used.original, Some(5 * SECOND));
+        followed.look(&mut kernel, due);
+        assert_eq!(kernel.all, [(used, Some(115 * SECOND))], "from its last packet on");
+        // It has been silent since.
+        followed.table.flows.insert(used.original, Some(35 * SECOND));
+        followed.look(&mut kernel, due + 30 * SECOND);
+        assert_eq!(kernel.all.len(), 1);
+        // The kernel has no such connection any more.
+        followed.table.flows.insert(used.original, Some(SECOND));
+        kernel.error = Some(io::ErrorKind::NotFound);
+        followed.look(&mut kernel, due + 60 * SECOND);
+        assert_eq!(followed.table.ended, [used]);
+    }
+
+    #[test]
+    fn the_kernel_is_told_all_at_the_end() {
+        let (mut followed, mut kernel, now) = followed();
+        followed.follow(&mut kernel, (flow(1, 7), State::Flow), now);
+        kernel.all.clear();
+        followed.table.flows.insert(flow(1, 7).original, Some(SECOND));
+        followed.finish(&mut kernel, now + 5 * SECOND);
+        assert_eq!(kernel.all, [(flow(1, 7), Some(119 * SECOND))]);
+    }
+
+    #[test]
+    fn looks_are_neither_rare_nor_too_many() {
+        assert_eq!(between_looks(120 * SECOND), 30 * SECOND);
+        assert_eq!(between_looks(432_000 * SECOND), LOOK_LATEST);
+        assert_eq!(between_looks(SECOND), SECOND);
     }
 }

@@ -144,6 +144,7 @@ fn met(rule: &str, chains: &BTreeMap<String, Option<String>>, tracked: bool) -> 
             "--ctstate" | "--state" if tracked => {
                 Some(Holds::known(next(1).split(',').any(|state| state == "ESTABLISHED")))
             }
+            "--comment" => Some(Holds::Always),
             "--ctexpire" | "--tcp-option" => None,
             "--tcp-flags" => tcp_flags(flags(next(1)), flags(next(2))),
             "-j" | "-g" => end(&mut met, word, next(1), chains),
@@ -281,8 +282,10 @@ impl Tables {
     pub fn findings_of_flows(&self) -> Vec<Finding> {
         match &self.rules {
             Ok(tables) => {
-                let effective = |table| CHAINS.iter().filter_map(move |chain| effective(table, chain));
-                let of = |table| effective(table).map(move |one| self.finding_of_flows(table, &one));
+                let effective =
+                    |table| CHAINS.iter().filter_map(move |chain| effective(table, chain));
+                let of =
+                    |table| effective(table).map(move |one| self.finding_of_flows(table, &one));
                 tables.iter().flat_map(of).collect()
             }
             Err(missing) => vec![self.unreadable(missing)],
@@ -472,6 +475,57 @@ COMMIT
             matches!(&dropping[0].place, Place::Chain { rules, .. } if rules.len() == 2),
             "{dropping:?}"
         );
+    }
+
+    #[test]
+    fn rules_for_each_packet_are_obstacles_of_flows_unless_established_ones_do_not_meet_them() {
+        let obstacle = |rules: &str| {
+            let rules: String = rules.lines().map(|rule| format!("-A {rule}\n")).collect();
+            let listing = format!("*filter\n:FORWARD DROP [0:0]\n:lan - [0:0]\n{rules}COMMIT\n");
+            let table = parse(&listing).remove(0);
+            table.obstacle("FORWARD").map(|of| (of.chain, of.number, of.part))
+        };
+        let limit = "FORWARD -m limit --limit 5/sec -j ACCEPT";
+        let at =
+            |chain: &str, number, part: &str| Some((chain.to_owned(), number, part.to_owned()));
+        assert_eq!(obstacle(limit), at("FORWARD", 1, "-m limit"));
+        for established in [
+            "FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+            "FORWARD -m state --state ESTABLISHED -m comment --comment \"-j x -m y\" -j ACCEPT",
+            "FORWARD -m conntrack ! --ctstate NEW,INVALID -j ACCEPT",
+            "FORWARD -j lan\nlan -m state --state ESTABLISHED -j ACCEPT",
+            "FORWARD ! -p icmp -j ACCEPT",
+        ] {
+            assert_eq!(obstacle(&format!("{established}\n{limit}")), None, "{established}");
+        }
+        for other in [
+            "FORWARD -m conntrack --ctstate NEW -j ACCEPT",
+            "FORWARD -m conntrack --ctstate ESTABLISHED -s 10.0.0.0/8 -j ACCEPT",
+            "FORWARD -m conntrack --ctstate ESTABLISHED -j LOG",
+            "FORWARD -p icmp -j ACCEPT",
+            "FORWARD -i lan -j lan\nlan -m state --state ESTABLISHED -j ACCEPT",
+        ] {
+            assert_eq!(
+                obstacle(&format!("{other}\n{limit}")),
+                at("FORWARD", 2, "-m limit"),
+                "{other}"
+            );
+        }
+        for harmless in [
+            "FORWARD -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu",
+            "FORWARD -p tcp -m conntrack --ctstate NEW -m limit --limit 5/sec -j ACCEPT",
+            "FORWARD -p tcp -m tcp --dport 25 -j REJECT --reject-with icmp-port-unreachable",
+            "FORWARD -p icmp -m limit --limit 5/sec -j ACCEPT",
+        ] {
+            assert_eq!(obstacle(harmless), None, "{harmless}");
+        }
+        assert_eq!(obstacle("FORWARD -j MARK --set-xmark 0x1/0x1"), at("FORWARD", 1, "-j MARK"));
+        assert_eq!(
+            obstacle("FORWARD -p tcp -m tcp --tcp-flags PSH PSH -j DROP"),
+            at("FORWARD", 1, "--tcp-flags PSH")
+        );
+        let finding = tables(LISTING).findings_of_flows();
+        assert!(finding.iter().all(|of| of.action == Action::Follow), "{finding:?}");
     }
 
     #[test]

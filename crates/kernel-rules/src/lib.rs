@@ -48,8 +48,10 @@ use std::io;
 use serde::Serialize;
 
 pub use conntrack::{Flow, Tuple};
-pub use flows::{Counts as FlowCounts, Follower, Table as FlowTable, examine as examine_connections};
 pub use finding::{Action, Family, Finding, Kind, Packets, Place, Rule, UnknownKind};
+pub use flows::{
+    Counts as FlowCounts, Follower, Table as FlowTable, examine as examine_connections,
+};
 pub use translate::{Filters, Place as FilterPlace, WhyNot, translate};
 pub use watch::Watch;
 

@@ -337,6 +337,10 @@ mod tests {
         let all = || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
                 .expect("the test runs as root");
+            // A namespace may have the settings of the machine.
+            let off = ["-qw", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0"];
+            let done = std::process::Command::new("sysctl").args(off).status();
+            assert!(done.unwrap().success());
             let (mut buffer, known) = (Vec::new(), Known::default());
             let sockets = Sockets::open().unwrap();
             ip(

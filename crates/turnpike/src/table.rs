@@ -15,10 +15,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use anyhow::{Result, bail};
 use api::report::{
-    AcceleratedFamily, AcceleratedFlows, AcceleratedInterface, Acceleration, Class, ColourCounts, Compiler, Counters,
-    Families, Filter, FilterRule, FilterVerdict, Flows, HostInterface, Interface, Multicast,
-    MulticastPort, Neighbour, Offload, Path, Policing, Port, PrefixSet, Remote, ResolvedPath,
-    Route, RouteAnswer, RouteSummary, SetElement, SourceReport, Status, Steps, Vrf,
+    AcceleratedFamily, AcceleratedFlows, AcceleratedInterface, Acceleration, Class, ColourCounts,
+    Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows, HostInterface,
+    Interface, Multicast, MulticastPort, Neighbour, Offload, Path, Policing, Port, PrefixSet,
+    Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, SourceReport, Status,
+    Steps, Vrf,
 };
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};

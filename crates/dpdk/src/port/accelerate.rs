@@ -423,8 +423,7 @@ impl Acceleration {
         let Taken { mac, longest, ip4, ip6, partial_checksums } = *wanted;
         let (ip4, ip6, partial) = (ip4.into(), ip6.into(), partial_checksums.into());
         let (generic, flows) = (self.generic.is_some().into(), self.flows.is_some().into());
-        let settings =
-            Settings { mac, longest, ip4, ip6, generic, flows, partial, unused: [0; 3] };
+        let settings = Settings { mac, longest, ip4, ip6, generic, flows, partial, unused: [0; 3] };
         self.settings.put(&0, &settings)
     }
 

@@ -294,8 +294,7 @@ fn bind(socket: &OwnedFd, interface: u32) -> Result<(), Errno> {
     address.sll_ifindex = interface.cast_signed();
     let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: an address of the family and its length.
-    let result =
-        unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) };
+    let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) };
     Errno::result(result).map(drop)
 }
 

@@ -184,7 +184,8 @@ impl Reader {
         if data.get(NFTA_PAYLOAD_SREG).is_some() {
             return None;
         }
-        let within = |from, to| offset >= from && offset.checked_add(length).is_some_and(|end| end <= to);
+        let within =
+            |from, to| offset >= from && offset.checked_add(length).is_some_and(|end| end <= to);
         match (number(NFTA_PAYLOAD_BASE)?, self.family) {
             (NFT_PAYLOAD_TRANSPORT, _) if within(0, 4) => Some(Content::OfFlow),
             (NFT_PAYLOAD_TRANSPORT, _) if (offset, length) == (FLAGS_OFFSET, 1) => {
@@ -315,8 +316,8 @@ fn xt_match(data: Attributes<'_>, tracked: bool) -> Option<Holds> {
 pub fn of_match(name: &str) -> Option<Holds> {
     match name {
         "comment" => Some(Holds::Always),
-        "addrtype" | "conntrack" | "helper" | "iprange" | "mark" | "multiport" | "pkttype" | "state"
-        | "tcp" | "udp" => Some(Holds::OfFlow),
+        "addrtype" | "conntrack" | "helper" | "iprange" | "mark" | "multiport" | "pkttype"
+        | "state" | "tcp" | "udp" => Some(Holds::OfFlow),
         "icmp" | "icmp6" | "sctp" | "dccp" | "esp" | "ah" => Some(Holds::Never),
         _ => None,
     }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use api::report::{
-    AcceleratedFlows, Class, Collector, Counters, Exporter, Exporters, Interference, QueueClass, Remote, SourceReport,
+    AcceleratedFlows, Class, Collector, Counters, Exporter, Exporters, Interference, QueueClass,
+    Remote, SourceReport,
 };
 use control::rib::{RouteSource, Summary};
 use dataplane::bond::BondTable;

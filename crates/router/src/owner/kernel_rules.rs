@@ -48,7 +48,8 @@ impl KernelRules {
         options.bypass.insert(Kind::Xdp);
         let latest = Arc::<Latest>::default();
         let found = latest.clone();
-        let doubt = settings.flows.then(kernel_flows::doubt).transpose().map_err(|error| anyhow!(error))?;
+        let doubt =
+            settings.flows.then(kernel_flows::doubt).transpose().map_err(|error| anyhow!(error))?;
         let on_notice = move || doubt.iter().for_each(|doubt| doubt());
         let watch = Watch::start(interfaces, &options, on_notice, move |inspection| {
             *found.inspection.lock().unwrap_or_else(PoisonError::into_inner) = Some(inspection);

@@ -68,8 +68,7 @@ impl Programs {
             )
         };
         // SAFETY: a system call without memory, and a descriptor that it has just created.
-        let socket =
-            unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_XDP, libc::SOCK_RAW, 0)) };
+        let socket = unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_XDP, libc::SOCK_RAW, 0)) };
         sockets.put(&0, &(socket.as_raw_fd() as u32)).unwrap();
         let lease = prefixes.lease().clone();
         lease.renew(Duration::from_secs(3600));
@@ -118,8 +117,10 @@ impl Programs {
         let before = counts();
         assert_eq!(self.receive(frame), (PASS, frame.to_vec()));
         let after = counts();
-        let changed: Vec<Outcome> =
-            Outcome::ALL.into_iter().filter(|of| after[*of as usize] != before[*of as usize]).collect();
+        let changed: Vec<Outcome> = Outcome::ALL
+            .into_iter()
+            .filter(|of| after[*of as usize] != before[*of as usize])
+            .collect();
         assert_eq!(changed.len(), 1);
         changed[0]
     }
@@ -349,7 +350,8 @@ fn the_kernel_confirms_what_it_sends() {
     let test = || {
         // SAFETY: a system call without memory, for this thread alone.
         assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "the test runs as root");
-        let mut ip = Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut ip =
+            Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
         let lines = "link add a0 type veth peer name a1 address 02:00:00:00:00:01\n\
                      link add b0 type veth peer name b1\n\
                      link set a0 up\nlink set a1 up\nlink set b0 up\nlink set b1 up\n\
@@ -357,7 +359,9 @@ fn the_kernel_confirms_what_it_sends() {
                      neigh add 10.2.0.2 lladdr 02:00:00:00:00:07 dev b0\n";
         ip.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
         assert!(ip.wait().unwrap().success());
-        for (name, value) in [("ip_forward", "1"), ("conf/all/rp_filter", "0"), ("conf/a1/rp_filter", "0")] {
+        for (name, value) in
+            [("ip_forward", "1"), ("conf/all/rp_filter", "0"), ("conf/a1/rp_filter", "0")]
+        {
             fs::write(format!("/proc/sys/net/ipv4/{name}"), value).unwrap();
         }
         let number = |name: &std::ffi::CStr| {
@@ -379,7 +383,14 @@ fn the_kernel_confirms_what_it_sends() {
             // SAFETY: a packet and an address with their lengths.
             let sent = unsafe {
                 let address = (&raw const address).cast();
-                libc::sendto(sender.as_raw_fd(), packet.as_ptr().cast(), packet.len(), 0, address, size)
+                libc::sendto(
+                    sender.as_raw_fd(),
+                    packet.as_ptr().cast(),
+                    packet.len(),
+                    0,
+                    address,
+                    size,
+                )
             };
             assert_eq!(sent, packet.len() as isize);
             thread::sleep(Duration::from_millis(50));
@@ -428,9 +439,9 @@ fn the_kernel_confirms_what_it_sends() {
 
 fn address(four: bool) -> BoxedStrategy<IpAddr> {
     match four {
-        true => any::<u16>()
-            .prop_map(|low| IpAddr::from([10, 1, (low >> 8) as u8, low as u8]))
-            .boxed(),
+        true => {
+            any::<u16>().prop_map(|low| IpAddr::from([10, 1, (low >> 8) as u8, low as u8])).boxed()
+        }
         false => any::<u64>()
             .prop_map(|low| IpAddr::from((0x2001_0db8_u128 << 96 | u128::from(low)).to_be_bytes()))
             .boxed(),
