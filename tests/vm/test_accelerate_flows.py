@@ -139,6 +139,7 @@ def net(machine):
     for name in FORWARDING:
         machine.write_setting(name, 1)
     machine.run("nft", "-f", "-", input=RULES.format(*(host.device for host in hosts), PORT, FORWARDED))
+    machine.run("python3", "-c", FLUSH)
     # The host outside knows nothing of the network inside.
     hosts[1].run("ip", "route", "del", "default")
     made = Net(machine, *hosts)
@@ -147,6 +148,15 @@ def net(machine):
     made.close()
     for nic in nics:
         machine.bind(nic, None)
+
+
+# Removes all connections, which may be those of a test before.
+FLUSH = """
+import socket, struct
+netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
+netlink.send(struct.pack("=IHHIIBBH", 20, 0x102, 5, 1, 0, 0, 0, 0))
+assert struct.unpack_from("=i", netlink.recv(1 << 16), 16)[0] == 0
+"""
 
 
 def whole(report, most=0):

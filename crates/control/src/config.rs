@@ -101,7 +101,7 @@ use dataplane::polling::{BUDGET, MODERATION, Wait};
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
 use dataplane::samples::SAMPLES;
 use dataplane::shed::Shedding;
-use dataplane::steps::{DHCP_RELAY, FILTER_IN, FILTER_OUT, POLICY_ROUTE};
+use dataplane::steps::{DHCP_RELAY, FILTER_IN, FILTER_OUT, POLICY_ROUTE, TRANSLATED};
 use dataplane::transmit::QueueConfig;
 use dataplane::transmit::shape::Shape;
 use dataplane::vlan::{self, Tag, Tags, VLANS};
@@ -412,8 +412,6 @@ pub struct Port {
     pub driver: Option<Driver>,
     /// True if its device is a kernel interface that stays the kernel's: the port receives what is only to be forwarded.
     pub accelerate: bool,
-    /// True if it receives packets of the kernel's flows only, see [`Acceleration::flows`].
-    pub flows: bool,
     /// True if the kernel interface is taken over although it has addresses, a default route or remote sessions.
     pub take_over: bool,
     /// A MAC to use in place of the device's.
@@ -453,7 +451,6 @@ impl Port {
             device: Device::Kernel(String::new()),
             driver: None,
             accelerate: false,
-            flows: false,
             take_over: false,
             mac: None,
             mtu: None,
@@ -501,6 +498,8 @@ pub struct Interface {
     pub is_mirrored: bool,
     /// True for the interface of a port whose received packets are sampled.
     pub is_sampled: bool,
+    /// True if it is accelerated and receives packets of the kernel's flows only, translated; see [`Acceleration::flows`].
+    pub is_translated: bool,
     /// True for a bond, and for the interface of a port that belongs to one.
     pub is_bonded: bool,
     /// Its host interface, if it has one: as configured, else if there is another source of routes for
@@ -541,6 +540,7 @@ impl Interface {
         all.with(VLANS, self.has_vlans.into())
             .with(MIRROR, self.is_mirrored.into())
             .with(SAMPLES, self.is_sampled.into())
+            .with(TRANSLATED, self.is_translated.into())
             .with(BONDS, self.is_bonded.into())
             .with(FILTER_IN, filter(&self.filter_in, &self.filter_out))
             .with(FILTER_OUT, filter(&self.filter_out, &self.filter_in))
@@ -561,6 +561,7 @@ impl Interface {
             has_vlans: self.has_vlans,
             is_mirrored: self.is_mirrored,
             is_sampled: self.is_sampled,
+            is_translated: self.is_translated,
             is_bonded: self.is_bonded,
             host: None,
             ttl_security: None,

@@ -137,7 +137,7 @@ mod tests {
         let without = parse(&configuration(&interfaces, &[], true, &Filters::default()));
         assert!(has(&without, &Filters::default()) && !has(&without, &filters()));
         assert!(without.acceleration.flows && !config.acceleration.flows);
-        assert!(without.ports.iter().all(|port| port.flows));
+        assert!(without.ports.iter().all(|port| port.interface.is_translated));
         let other = Filters { lua: filters().lua.replace("drop", "accept"), ..filters() };
         assert!(!has(&config, &other));
         let misplaced = text.replace("outward = \"forward-eth1\"", "outward = \"forward\"");

@@ -376,7 +376,7 @@ pub fn request(wanted: &config::Port, forwarders: usize) -> Result<PortConfig> {
     request.promiscuous = wanted.promiscuous;
     request.link = wanted.link;
     request.accelerate = wanted.accelerate;
-    request.flows = wanted.flows;
+    request.flows = wanted.interface.is_translated;
     request.driver = wanted.driver.and_then(|driver| match driver {
         config::Driver::AfXdp => Some(Driver::AfXdp),
         config::Driver::AfPacket => Some(Driver::AfPacket),

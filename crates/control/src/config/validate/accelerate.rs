@@ -126,7 +126,7 @@ pub(super) fn is_any(ports: &[Cow<'_, Statement>]) -> bool {
 /// Has accelerated ports receive packets of flows only, if that is wanted.
 pub(super) fn follow_flows(acceleration: &Acceleration, ports: &mut [Port]) {
     for port in ports.iter_mut().filter(|port| port.accelerate) {
-        port.flows = acceleration.flows;
+        port.interface.is_translated = acceleration.flows;
     }
 }
 
