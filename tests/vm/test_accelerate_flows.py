@@ -2,7 +2,6 @@
 router that masquerades them, on NICs of the kernel's driver."""
 
 import re
-import signal
 import time
 
 import pytest
@@ -177,7 +176,8 @@ def test_masqueraded_flows_are_accelerated_closed_and_survive_the_end(net, kind)
     net.router.stop()
     net.accelerate()
     assert net.are_taken(), net.acceleration()
-    net.router.stop(signal.SIGKILL)
+    net.router.process.kill()
+    net.router.process.wait()
     time.sleep(1)
     net.accelerate()
     assert net.are_taken(), net.acceleration()
