@@ -52,9 +52,14 @@ class Client:
         return json.loads(self._process.communicate(timeout=2 * _PATIENCE + 10)[0].splitlines()[-1])
 
     def kill(self):
-        """Ends it at once, without a close of its connection."""
+        """Ends it at once, without a report."""
         self._process.kill()
         self._process.communicate()
+
+    def reset(self):
+        """Ends it at once by a reset of its connection."""
+        self._process.send_signal(signal.SIGUSR1)
+        self._process.communicate(timeout=10)
 
 
 def _start(namespace, *words):
@@ -102,8 +107,9 @@ def _give_back(selector, connection):
 
 
 def _talk(kind, address, port, rate):
-    running = [True]
+    running, resets = [True], []
     signal.signal(signal.SIGTERM, lambda *_: running.clear())
+    signal.signal(signal.SIGUSR1, lambda *_: resets.append(True))
     is_tcp = kind == "tcp"
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     talk = socket.socket(family, socket.SOCK_STREAM if is_tcp else socket.SOCK_DGRAM)
@@ -113,11 +119,18 @@ def _talk(kind, address, port, rate):
     talk.setblocking(False)
     sent, back, said, start, rest = 0, [], False, time.monotonic(), b""
     while running or (time.monotonic() < end and len(back) < sent):
+        if resets:
+            talk.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            talk.close()
+            return
         while running and sent < (time.monotonic() - start) * rate:
             try:
                 talk.send(struct.pack("!Q", sent).ljust(_LENGTH, b"."))
             except (BlockingIOError, ConnectionRefusedError):
                 break
+            except OSError:
+                # The network is being removed.
+                return
             sent += 1
         try:
             while data := talk.recv(65536):

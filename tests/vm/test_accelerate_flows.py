@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from lib import conntrack
 from lib.echo import Client, Server
 from lib.netns import wait_for
 from lib.router import binary
@@ -41,38 +42,6 @@ turnpike.accelerate {{ flows = true }}
 turnpike.port "{0}" {{ device = "{0}", accelerate = true, rx_queues = {2}, tx_queues = {2} }}
 turnpike.port "{1}" {{ device = "{1}", accelerate = true, rx_queues = {2}, tx_queues = {2} }}
 """
-
-# Removes connections with a port of their initiator's from the kernel's table, as `conntrack -D` does.
-DELETE = """
-import socket, struct, sys
-def attributes(data):
-    while len(data) >= 4:
-        length, kind = struct.unpack_from("=HH", data)
-        yield kind & 0x3fff, data[4:length]
-        data = data[(length + 3) & ~3:]
-port = int(sys.argv[1])
-netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
-netlink.send(struct.pack("=IHHIIBBH", 20, 0x101, 0x301, 1, 0, 0, 0, 0))
-found, more = [], True
-while more:
-    data = netlink.recv(1 << 16)
-    while data:
-        length, kind = struct.unpack_from("=IH", data)
-        more = kind != 3
-        if kind == 0x100:
-            original = dict(attributes(data[20:length]))[1]
-            ports = dict(attributes(dict(attributes(original))[2]))
-            if port in [int.from_bytes(ports.get(of, b""), "big") for of in (2, 3)]:
-                found.append((data[16], original))
-        data = data[(length + 3) & ~3:]
-for family, original in found:
-    body = bytes([family, 0, 0, 0]) + struct.pack("=HH", 4 + len(original), 0x8001) + original
-    netlink.send(struct.pack("=IHHII", 16 + len(body), 0x102, 5, 2, 0) + body)
-    error = struct.unpack_from("=i", netlink.recv(1 << 16), 16)[0]
-    assert error == 0, error
-print(len(found))
-"""
-
 
 class Net:
     """A host inside, one outside, the machine between them, and its router."""
@@ -138,7 +107,7 @@ def net(machine):
     for name in FORWARDING:
         machine.write_setting(name, 1)
     machine.run("nft", "-f", "-", input=RULES.format(*(host.device for host in hosts), PORT, FORWARDED))
-    machine.run("python3", "-c", FLUSH)
+    machine.run("python3", conntrack.__file__, "flush")
     # The host outside knows nothing of the network inside.
     hosts[1].run("ip", "route", "del", "default")
     made = Net(machine, *hosts)
@@ -147,15 +116,6 @@ def net(machine):
     made.close()
     for nic in nics:
         machine.bind(nic, None)
-
-
-# Removes all connections, which may be those of a test before.
-FLUSH = """
-import socket, struct
-netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
-netlink.send(struct.pack("=IHHIIBBH", 20, 0x102, 5, 1, 0, 0, 0, 0))
-assert struct.unpack_from("=i", netlink.recv(1 << 16), 16)[0] == 0
-"""
 
 
 def whole(report, most=0):
@@ -237,7 +197,7 @@ def test_connections_that_are_deleted_or_expire_end_and_used_ones_do_not_expire(
     assert net.flows()["ended"] == before and net.flows()["renewed"] >= 3, net.flows()
     assert net.connections() and net.are_taken(), net.connections()
     # Deleted by an administrator: it begins anew, by the kernel.
-    assert net.machine.run("python3", "-c", DELETE, PORT).stdout == "1\n"
+    assert net.machine.run("python3", conntrack.__file__, "delete", PORT).stdout == "1\n"
     assert wait_for(lambda: net.flows()["ended"] == before + 1, 3, 0.1), net.flows()
     assert net.are_taken(), (net.acceleration(), net.connections())
     assert whole(client.stop(), most=5)

@@ -43,6 +43,10 @@ const GRACE: Duration = Duration::from_secs(1);
 const LOOKS: u32 = 4;
 const LOOK_LATEST: Duration = Duration::from_secs(60);
 
+/// Time until the first look at a flow. The kernel may have seen some packets since it was prepared for those that it does
+/// not see, and is prepared again when the timeout is renewed.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+
 /// Name of the thread.
 const THREAD: &str = "conntrack";
 
@@ -199,7 +203,7 @@ impl<T: Table> Followed<T> {
             }
             return;
         }
-        let look = now + between_looks(self.timeouts.of(&flow));
+        let look = now + FIRST_LOOK;
         self.known.insert(flow.original, Known { flow, told: now, look });
         self.looks.insert((look, flow.original));
         self.count_known();
@@ -546,8 +550,11 @@ mod tests {
             followed.follow(&mut kernel, (one, State::Flow), now);
         }
         kernel.all.clear();
+        assert_eq!(followed.due(), Some(now + FIRST_LOOK), "soon");
+        followed.look(&mut kernel, now + FIRST_LOOK);
+        assert!(kernel.all.is_empty());
         let due = followed.due().unwrap();
-        assert_eq!(due, now + 30 * SECOND, "a quarter of the time");
+        assert_eq!(due, now + FIRST_LOOK + 30 * SECOND, "a quarter of the time");
         followed.table.flows.insert(used.original, Some(5 * SECOND));
         followed.look(&mut kernel, due);
         assert_eq!(kernel.all, [(used, Some(115 * SECOND))], "from its last packet on");
