@@ -47,7 +47,7 @@ use crate::reason::{DropReason, PuntReason};
 pub const DHCP_RELAY: Feature = Feature::number("dhcp_relay4", 9);
 
 /// Interfaces whose packets the kernel's flows have translated already: their sources may be the router's own.
-pub const TRANSLATED: Feature = Feature::number("translated", 10);
+pub const TRANSLATED: Feature = Feature::number("translated", 14);
 
 const OK: usize = 0;
 const VERSION: usize = 1;
