@@ -216,7 +216,8 @@ def test_other_forward_chains_are_refused_and_bypassed(host, rule, named, becaus
     (refused,) = [one for one in told["rules"] if one["action"] == "refuse"]
     has = "nftables table inet f chain forward (hook forward, priority 0, policy drop) has 2 rules"
     assert refused["message"].startswith(f"{has} that accelerated packets would bypass: rule {named} ")
-    assert refused["way_out"] == "remove them, or say --bypass nftables"
+    flows = "accelerate established flows only (--flows), " if rule.startswith("ct") else ""
+    assert refused["way_out"] == f"{flows}remove them, or say --bypass nftables"
     texts = [each["text"] for each in refused["place"]["chain"]["rules"]]
     assert texts == ["ip daddr 10.0.0.1 accept", rule]
     assert because in told["why_not"][0]["reason"], told["why_not"]

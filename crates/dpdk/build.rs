@@ -1,5 +1,5 @@
 //! Compiles the XDP programs of ports with a queue for control traffic (`src/port/control.bpf.c`) and of accelerated
-//! interfaces (`src/port/accelerate.bpf.c`, `src/port/in_kernel.bpf.c`), which the library has in it. The same clang runs that `dpdk-sys` needs to
+//! interfaces (`src/port/accelerate.bpf.c`, `src/port/in_kernel.bpf.c`, `src/port/flows.bpf.c`), which the library has in it. The same clang runs that `dpdk-sys` needs to
 //! read DPDK's headers.
 
 use std::env;
@@ -7,11 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Included by sources.
-const HEADERS: [&str; 3] =
-    ["src/port/xdp.bpf.h", "src/port/accelerate.bpf.h", "src/port/open.bpf.h"];
-const SOURCES: [&str; 4] = [
+const HEADERS: [&str; 4] = [
+    "src/port/xdp.bpf.h",
+    "src/port/accelerate.bpf.h",
+    "src/port/flows.bpf.h",
+    "src/port/open.bpf.h",
+];
+const SOURCES: [&str; 5] = [
     "src/port/control.bpf.c",
     "src/port/accelerate.bpf.c",
+    "src/port/flows.bpf.c",
     "src/port/in_kernel.bpf.c",
     "src/port/unsent.bpf.c",
 ];

@@ -1375,6 +1375,27 @@ pub struct Acceleration {
     pub boundaries: usize,
     /// True if the XDP programs forward themselves.
     pub in_kernel: bool,
+    /// Flows of the kernel's connection tracking, where packets of other flows are not accelerated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flows: Option<AcceleratedFlows>,
+}
+
+/// Flows of the kernel's connection tracking that may be accelerated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AcceleratedFlows {
+    /// Established flows in the table of the XDP programs. Packets of a direction are accelerated when the kernel has let one
+    /// pass.
+    pub known: u64,
+    /// Flows that the table has room for.
+    pub most: u64,
+    /// Flows left to the kernel because the table was full.
+    pub refused: u64,
+    /// Flows that have ended, among them those that the kernel took back.
+    pub ended: u64,
+    /// Timeouts of the kernel that were renewed for flows in use.
+    pub renewed: u64,
+    /// Times at which announcements of the kernel were lost, and all flows were read anew.
+    pub lost: u64,
 }
 
 /// A kernel interface whose forwarding is accelerated.

@@ -101,7 +101,7 @@ use dataplane::polling::{BUDGET, MODERATION, Wait};
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
 use dataplane::samples::SAMPLES;
 use dataplane::shed::Shedding;
-use dataplane::steps::{DHCP_RELAY, FILTER_IN, FILTER_OUT, POLICY_ROUTE};
+use dataplane::steps::{DHCP_RELAY, FILTER_IN, FILTER_OUT, POLICY_ROUTE, TRANSLATED};
 use dataplane::transmit::QueueConfig;
 use dataplane::transmit::shape::Shape;
 use dataplane::vlan::{self, Tag, Tags, VLANS};
@@ -354,6 +354,8 @@ pub struct Acceleration {
     pub leaves_vlans: bool,
     /// True if the interfaces' XDP programs forward themselves.
     pub in_kernel: bool,
+    /// True if only packets of flows are accelerated that the kernel's connection tracking knows and its rules let pass.
+    pub flows: bool,
 }
 
 /// A port's filter.
@@ -503,6 +505,8 @@ pub struct Interface {
     pub is_mirrored: bool,
     /// True for the interface of a port whose received packets are sampled.
     pub is_sampled: bool,
+    /// True if it is accelerated and receives packets of the kernel's flows only, translated; see [`Acceleration::flows`].
+    pub is_translated: bool,
     /// True for a bond, and for the interface of a port that belongs to one.
     pub is_bonded: bool,
     /// Its host interface, if it has one: as configured, else if there is another source of routes for
@@ -543,6 +547,7 @@ impl Interface {
         all.with(VLANS, self.has_vlans.into())
             .with(MIRROR, self.is_mirrored.into())
             .with(SAMPLES, self.is_sampled.into())
+            .with(TRANSLATED, self.is_translated.into())
             .with(BONDS, self.is_bonded.into())
             .with(FILTER_IN, filter(&self.filter_in, &self.filter_out))
             .with(FILTER_OUT, filter(&self.filter_out, &self.filter_in))
@@ -563,6 +568,7 @@ impl Interface {
             has_vlans: self.has_vlans,
             is_mirrored: self.is_mirrored,
             is_sampled: self.is_sampled,
+            is_translated: self.is_translated,
             is_bonded: self.is_bonded,
             host: None,
             ttl_security: None,

@@ -53,7 +53,7 @@ pub use ip4_lookup::Ip4Lookup;
 pub use ip4_prefetch::Ip4Prefetch;
 pub use ip4_rewrite::Ip4Rewrite;
 pub use ip4_ttl::Ip4Ttl;
-pub use ip4_validate::{DHCP_RELAY, Ip4Validate};
+pub use ip4_validate::{DHCP_RELAY, Ip4Validate, TRANSLATED};
 pub use ip6_decrement_hop_limit::Ip6DecrementHopLimit;
 pub use ip6_hop_limit::Ip6HopLimit;
 pub use ip6_lookup::Ip6Lookup;

@@ -70,6 +70,7 @@ pub use nix::errno::Errno;
 pub use peer::peer_groups;
 pub use port::accelerate::{Acceleration, Lease, Outcome, Prefixes, Returner, Taken};
 pub use port::book::{give_back_interfaces, leave};
+pub use port::flows::{FlowTap, Flows, Tuple as FlowTuple};
 pub use port::in_kernel::{KernelTables, WAYS, WayOut};
 pub use port::queues::{ControlQueues, DESCRIPTORS_MOST, Thresholds};
 pub use port::rss::{Rss, RssConfig, RssTable, SYMMETRIC as SYMMETRIC_RSS_KEY};

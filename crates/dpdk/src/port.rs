@@ -14,6 +14,7 @@ mod control;
 mod events;
 mod filter;
 mod flow_rules;
+pub(crate) mod flows;
 pub(crate) mod in_kernel;
 mod interrupts;
 mod kernel;
@@ -100,6 +101,8 @@ pub struct PortConfig {
     /// The number of its interface in [`KernelTables`](crate::KernelTables) if the kernel interface stays the kernel's and its
     /// XDP program forwards by these, without the port; see [`in_kernel`].
     pub in_kernel: Option<u8>,
+    /// Accelerated, it takes packets of the kernel's flows only; see [`flows`].
+    pub flows: bool,
     /// Requested receive queues; the device may have fewer, unless the number is exact.
     pub rx_queues: u16,
     /// Requested transmit queues; the device may have fewer, unless the number is exact.
@@ -143,6 +146,7 @@ impl PortConfig {
             driver: None,
             accelerate: false,
             in_kernel: None,
+            flows: false,
             rx_queues: 1,
             tx_queues: 1,
             control_queue: false,
@@ -686,8 +690,8 @@ fn open_accelerated(
     kernel.check_accelerated().map_err(refuse)?;
     let failed = |errno| config.error(format!("{name}: reading the MTU"), errno);
     let mtu = kernel.mtu().map_err(failed)?;
-    let acceleration =
-        Acceleration::attach(&name, kernel.index(), config.in_kernel).map_err(refuse)?;
+    let ways = (config.in_kernel, config.flows);
+    let acceleration = Acceleration::attach(&name, kernel.index(), ways).map_err(refuse)?;
     notes.extend(kernel.prepare_xdp());
     let started = match config.in_kernel {
         None => start_af_xdp_in_time(eal, config, pool, &mut kernel, mtu, &mut notes)?,

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 
+use crate::established::{End, Holds, Met, Obstacle, Walk, tcp_flags};
 use crate::finding::{Action, Family, Finding, Kind, Packets, Place, Rule};
-use crate::nft::{Effects, bypassed, plural};
+use crate::nft::{self, Effects, bypassed, plural, way_out};
 use crate::programs::{self, Missing};
 
 /// Hooks that forwarded packets pass, and the names of their chains.
@@ -124,6 +125,74 @@ fn effects(rule: &str, chains: &BTreeMap<String, Option<String>>) -> Effects {
     effects
 }
 
+/// Returns a rule as packets of established flows meet it, behind connection tracking or in front of it.
+fn met(rule: &str, chains: &BTreeMap<String, Option<String>>, tracked: bool) -> Met {
+    // Comments have any words.
+    let plain: String = rule.split('"').step_by(2).collect();
+    let words: Vec<&str> = plain.split_whitespace().skip(2).collect();
+    let mut met = Met::default();
+    for (index, word) in words.iter().enumerate() {
+        let next = |number: usize| words.get(index + number).copied().unwrap_or_default();
+        let holds = match *word {
+            // Its options follow.
+            "-m" => nft::of_match(next(1)).map(|of| match of {
+                Holds::OfFlow => Holds::Always,
+                other => other,
+            }),
+            "-p" if ["tcp", "udp", "all"].contains(&next(1)) => Some(Holds::OfFlow),
+            "-p" => Some(Holds::Never),
+            "--ctstate" | "--state" if tracked => {
+                Some(Holds::known(next(1).split(',').any(|state| state == "ESTABLISHED")))
+            }
+            "--comment" => Some(Holds::Always),
+            "--ctexpire" | "--tcp-option" => None,
+            "--tcp-flags" => tcp_flags(flags(next(1)), flags(next(2))),
+            "-j" | "-g" => end(&mut met, word, next(1), chains),
+            word if word.starts_with('-') => Some(Holds::OfFlow),
+            _ => continue,
+        };
+        let is_inverted = index > 0 && words[index - 1] == "!";
+        match holds {
+            Some(holds) if is_inverted => met.holds = met.holds.and(holds.not()),
+            Some(holds) => met.holds = met.holds.and(holds),
+            None => met.part = Some(format!("{word} {}", next(1))),
+        }
+        if met.part.is_some() || met.holds == Holds::Never {
+            break;
+        }
+    }
+    met
+}
+
+/// Reads the end of a rule; `None` if it does more than that.
+fn end(
+    met: &mut Met,
+    word: &str,
+    target: &str,
+    chains: &BTreeMap<String, Option<String>>,
+) -> Option<Holds> {
+    met.end = match (word, target) {
+        (_, "ACCEPT" | "DROP" | "REJECT") => End::Final,
+        (_, "RETURN") => End::Return,
+        (_, "LOG" | "NFLOG" | "TRACE" | "NOTRACK") => End::Next,
+        ("-g", chain) if chains.contains_key(chain) => End::Goto(chain.to_owned()),
+        (_, chain) if chains.contains_key(chain) => End::Jump(chain.to_owned()),
+        _ => return None,
+    };
+    Some(Holds::Always)
+}
+
+/// Returns the bits of flags by their names.
+fn flags(names: &str) -> u8 {
+    const NAMES: [&str; 6] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG"];
+    let bit = |name: &str| match NAMES.iter().position(|known| *known == name) {
+        Some(bit) => 1 << bit,
+        None if name == "ALL" => 0x3f,
+        None => 0,
+    };
+    names.split(',').fold(0, |flags, name| flags | bit(name))
+}
+
 fn of_target(effects: &mut Effects, target: &str, chains: &BTreeMap<String, Option<String>>) {
     match target {
         "ACCEPT" | "RETURN" => {}
@@ -134,6 +203,21 @@ fn of_target(effects: &mut Effects, target: &str, chains: &BTreeMap<String, Opti
 }
 
 impl Table {
+    /// Returns the first rule of a chain that packets of established flows meet and that depends on more than the flow.
+    /// The table of NAT sees the first packet of a flow alone.
+    fn obstacle(&self, chain: &str) -> Option<Obstacle> {
+        if self.name == "nat" {
+            return None;
+        }
+        let tracked = self.name != "raw";
+        let mut all: BTreeMap<&str, Vec<Met>> = BTreeMap::new();
+        for (of, text) in &self.rules {
+            all.entry(of).or_default().push(met(text, &self.chains, tracked));
+        }
+        let rules = |chain: &str| all.get(chain).into_iter().flatten().collect();
+        Walk::obstacle(&rules, chain, Vec::new())
+    }
+
     /// Returns the rules that packets of a chain may meet, each with its chain, its number there, and its effects.
     fn reached(&self, first: &str) -> Vec<(String, usize, &str, Effects)> {
         let (mut seen, mut next, mut all) = (BTreeSet::new(), vec![first.to_owned()], Vec::new());
@@ -194,6 +278,54 @@ impl Tables {
         chains.collect()
     }
 
+    /// Returns the findings where flows are followed, which have met the chains in the kernel.
+    pub fn findings_of_flows(&self) -> Vec<Finding> {
+        match &self.rules {
+            Ok(tables) => {
+                let effective =
+                    |table| CHAINS.iter().filter_map(move |chain| effective(table, chain));
+                let of =
+                    |table| effective(table).map(move |one| self.finding_of_flows(table, &one));
+                tables.iter().flat_map(of).collect()
+            }
+            Err(missing) => vec![self.unreadable(missing)],
+        }
+    }
+
+    fn finding_of_flows(&self, table: &Table, one: &Effective) -> Finding {
+        let (place, chain) = (self.place(one), self.description(one));
+        let packets = Packets::Family(self.family);
+        let kind = if table.name == "nat" { Kind::Nat } else { Kind::Iptables };
+        let Some(Obstacle { chain: of, number, part }) = table.obstacle(&one.chain) else {
+            let message = format!("{chain}: accelerated flows are those that it lets pass");
+            return Finding::new(kind, place, packets, Action::Follow, message);
+        };
+        let text = table.rules.iter().filter(|(chain, _)| *chain == of).nth(number - 1);
+        let text = text.map_or("", |(_, text)| text);
+        let message = format!(
+            "{chain} has a rule for each packet of an established flow, not for the flow ({part}), which accelerated packets \
+             would bypass: \"{text}\""
+        );
+        let way_out = "accept established connections in front of it, or remove it";
+        Finding::refuse(kind, place, packets, message, way_out)
+    }
+
+    fn place(&self, one: &Effective) -> Place {
+        Place::Chain {
+            family: self.program().to_owned(),
+            table: one.table.clone(),
+            chain: one.chain.clone(),
+            hook: one.chain.to_lowercase(),
+            priority: 0,
+            rules: one.rules.clone(),
+        }
+    }
+
+    fn description(&self, one: &Effective) -> String {
+        let policy = if one.drops { " (policy DROP)" } else { "" };
+        format!("legacy {} table {} chain {}{policy}", self.program(), one.table, one.chain)
+    }
+
     /// Returns the findings; `translated` if forward chains are filters.
     pub fn findings(&self, translated: bool) -> Vec<Finding> {
         match &self.rules {
@@ -222,17 +354,7 @@ impl Tables {
     }
 
     fn finding(&self, one: &Effective, translated: bool) -> Finding {
-        let place = Place::Chain {
-            family: self.program().to_owned(),
-            table: one.table.clone(),
-            chain: one.chain.clone(),
-            hook: one.chain.to_lowercase(),
-            priority: 0,
-            rules: one.rules.clone(),
-        };
-        let policy = if one.drops { " (policy DROP)" } else { "" };
-        let chain =
-            format!("legacy {} table {} chain {}{policy}", self.program(), one.table, one.chain);
+        let (place, chain) = (self.place(one), self.description(one));
         let packets = Packets::Family(self.family);
         if translated && one.is_filter() {
             let message =
@@ -246,7 +368,7 @@ impl Tables {
             place,
             packets,
             format!("{chain} {}", bypassed(&one.rules, one.named)),
-            "remove them",
+            way_out(one.is_nat() || one.effects.tracks),
         )
     }
 
@@ -338,8 +460,8 @@ COMMIT
         assert_eq!(
             findings[1].to_string(),
             "legacy iptables table filter chain FORWARD has 1 rule that accelerated packets would bypass: rule 2 of chain \
-             lan \"-A lan -p tcp -m tcp --dport 25 -j REJECT --reject-with icmp-port-unreachable\"; remove them, or say \
-             --bypass iptables"
+             lan \"-A lan -p tcp -m tcp --dport 25 -j REJECT --reject-with icmp-port-unreachable\"; accelerate established \
+             flows only (--flows), remove them, or say --bypass iptables"
         );
         assert!(tables.tracks());
     }
@@ -353,6 +475,57 @@ COMMIT
             matches!(&dropping[0].place, Place::Chain { rules, .. } if rules.len() == 2),
             "{dropping:?}"
         );
+    }
+
+    #[test]
+    fn rules_for_each_packet_are_obstacles_of_flows_unless_established_ones_do_not_meet_them() {
+        let obstacle = |rules: &str| {
+            let rules: String = rules.lines().map(|rule| format!("-A {rule}\n")).collect();
+            let listing = format!("*filter\n:FORWARD DROP [0:0]\n:lan - [0:0]\n{rules}COMMIT\n");
+            let table = parse(&listing).remove(0);
+            table.obstacle("FORWARD").map(|of| (of.chain, of.number, of.part))
+        };
+        let limit = "FORWARD -m limit --limit 5/sec -j ACCEPT";
+        let at =
+            |chain: &str, number, part: &str| Some((chain.to_owned(), number, part.to_owned()));
+        assert_eq!(obstacle(limit), at("FORWARD", 1, "-m limit"));
+        for established in [
+            "FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+            "FORWARD -m state --state ESTABLISHED -m comment --comment \"-j x -m y\" -j ACCEPT",
+            "FORWARD -m conntrack ! --ctstate NEW,INVALID -j ACCEPT",
+            "FORWARD -j lan\nlan -m state --state ESTABLISHED -j ACCEPT",
+            "FORWARD ! -p icmp -j ACCEPT",
+        ] {
+            assert_eq!(obstacle(&format!("{established}\n{limit}")), None, "{established}");
+        }
+        for other in [
+            "FORWARD -m conntrack --ctstate NEW -j ACCEPT",
+            "FORWARD -m conntrack --ctstate ESTABLISHED -s 10.0.0.0/8 -j ACCEPT",
+            "FORWARD -m conntrack --ctstate ESTABLISHED -j LOG",
+            "FORWARD -p icmp -j ACCEPT",
+            "FORWARD -i lan -j lan\nlan -m state --state ESTABLISHED -j ACCEPT",
+        ] {
+            assert_eq!(
+                obstacle(&format!("{other}\n{limit}")),
+                at("FORWARD", 2, "-m limit"),
+                "{other}"
+            );
+        }
+        for harmless in [
+            "FORWARD -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu",
+            "FORWARD -p tcp -m conntrack --ctstate NEW -m limit --limit 5/sec -j ACCEPT",
+            "FORWARD -p tcp -m tcp --dport 25 -j REJECT --reject-with icmp-port-unreachable",
+            "FORWARD -p icmp -m limit --limit 5/sec -j ACCEPT",
+        ] {
+            assert_eq!(obstacle(harmless), None, "{harmless}");
+        }
+        assert_eq!(obstacle("FORWARD -j MARK --set-xmark 0x1/0x1"), at("FORWARD", 1, "-j MARK"));
+        assert_eq!(
+            obstacle("FORWARD -p tcp -m tcp --tcp-flags PSH PSH -j DROP"),
+            at("FORWARD", 1, "--tcp-flags PSH")
+        );
+        let finding = tables(LISTING).findings_of_flows();
+        assert!(finding.iter().all(|of| of.action == Action::Follow), "{finding:?}");
     }
 
     #[test]

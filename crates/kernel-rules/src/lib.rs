@@ -13,13 +13,18 @@
 //!   translate.rs forward chains as filters            watch.rs      findings anew after each change
 //! ```
 //!
+//! A fast path that takes packets of established flows only follows those by `flows.rs` (messages: `conntrack.rs`).
+//!
 //! Each finding says what is to be done: the fast path follows it, its packets stay with the kernel, or acceleration is
 //! refused unless a request bypasses it. A part that cannot be read is listed as unseen, and never taken for absent.
 //!
 //! Everything is read in the calling thread's network namespace.
 #![forbid(unsafe_code)]
 
+mod conntrack;
+mod established;
 mod finding;
+mod flows;
 mod hooks;
 mod iptables;
 mod links;
@@ -43,7 +48,11 @@ use std::io;
 
 use serde::Serialize;
 
+pub use conntrack::{Flow, Tuple};
 pub use finding::{Action, Family, Finding, Kind, Packets, Place, Rule, UnknownKind};
+pub use flows::{
+    Counts as FlowCounts, Follower, Table as FlowTable, examine as examine_connections,
+};
 pub use translate::{Filters, Place as FilterPlace, WhyNot, translate};
 pub use watch::Watch;
 
@@ -59,6 +68,9 @@ pub struct Options {
     pub exceptions: Exceptions,
     /// True if the fast path applies filters that forward chains are translated into.
     pub filters: bool,
+    /// True if the fast path takes packets of established flows only that the kernel's rules let pass, and translates them
+    /// as its connection tracking does.
+    pub flows: bool,
     /// XDP programs of the fast path itself, by number.
     pub own_programs: BTreeSet<u32>,
 }
@@ -109,6 +121,9 @@ pub struct Inspection {
     pub findings: Vec<Finding>,
     /// Parts that could not be examined.
     pub unseen: Vec<Unseen>,
+    /// True if packets of established flows alone are taken.
+    #[serde(skip)]
+    pub flows: bool,
     /// The filters that the forward chains are translated into, or the reasons against it.
     #[serde(skip)]
     translation: Translation,
@@ -146,6 +161,11 @@ pub enum Error {
     /// By netlink.
     #[error("interfaces cannot be read by netlink: {0}")]
     Netlink(#[source] io::Error),
+    /// Connections.
+    #[error(
+        "the kernel does not tell its connections (conntrack by netlink, CONFIG_NF_CT_NETLINK): {0}; flows cannot be followed"
+    )]
+    Connections(#[source] io::Error),
     /// The thread of a watch cannot be started.
     #[error("thread \"{name}\" cannot be started: {error}")]
     Thread {
@@ -302,17 +322,22 @@ impl Inspector {
         let proc = proc::read();
         let Nftables { tables, listings } = &self.nftables;
         let effective = tables.effective(links, &listings.texts);
-        let translation = match self.options.filters {
+        let translation = match self.options.filters && !self.options.flows {
             true => translate::rules((tables, &listings.json), &effective, &legacy, &self.options),
             false => Translation::default(),
         };
         let is_translated = |kind| {
             translation.as_ref().is_some_and(Result::is_ok) && !self.options.bypass.contains(&kind)
         };
-        let translated = is_translated(Kind::Nftables);
-        all.findings.extend(effective.iter().map(|one| one.finding(links, translated)));
-        let translated = is_translated(Kind::Iptables);
-        all.findings.extend(legacy.iter().flat_map(|tables| tables.findings(translated)));
+        if self.options.flows {
+            all.findings.extend(effective.iter().map(|one| one.finding_of_flows(links, tables)));
+            all.findings.extend(legacy.iter().flat_map(iptables::Tables::findings_of_flows));
+        } else {
+            let translated = is_translated(Kind::Nftables);
+            all.findings.extend(effective.iter().map(|one| one.finding(links, translated)));
+            let translated = is_translated(Kind::Iptables);
+            all.findings.extend(legacy.iter().flat_map(|tables| tables.findings(translated)));
+        }
         all.findings.extend(hooks::findings(&hooks));
         all.findings.extend(proc.findings(links));
         let tracks = [
@@ -321,7 +346,10 @@ impl Inspector {
             (proc.has_connections || hooks::tracks(&hooks), "the kernel has its hooks"),
         ];
         let why = tracks.into_iter().find(|(tracks, _)| *tracks);
-        all.findings.extend(why.map(|(_, why)| conntrack(why)));
+        all.findings.extend(match self.options.flows {
+            true => Some(conntrack_of_flows(why.map(|(_, why)| why))),
+            false => why.map(|(_, why)| conntrack(why)),
+        });
         translation
     }
 
@@ -348,7 +376,8 @@ impl Inspector {
             all.unseen.into_iter().filter(|one| !bypass.contains(&one.kind)).collect();
         unseen.sort();
         unseen.dedup();
-        Inspection { interfaces: Vec::new(), findings, unseen, translation }
+        let flows = self.options.flows;
+        Inspection { interfaces: Vec::new(), findings, unseen, flows, translation }
     }
 }
 
@@ -357,6 +386,24 @@ fn or_unsupported<T>(read: io::Result<Vec<T>>) -> io::Result<Vec<T>> {
         Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(Vec::new()),
         read => read,
     }
+}
+
+/// Returns the finding about connections where their flows are followed.
+fn conntrack_of_flows(why: Option<&str>) -> Finding {
+    let place = Place::File { path: "/proc/net/nf_conntrack".into() };
+    let (action, message) = match why {
+        Some(why) => (
+            Action::Follow,
+            format!("the kernel tracks connections ({why}); established flows are accelerated"),
+        ),
+        None => (
+            Action::Note,
+            "nothing has the kernel track connections, so that there are no flows to be accelerated; accelerate without \
+             --flows"
+                .to_owned(),
+        ),
+    };
+    Finding::new(Kind::Conntrack, place, Packets::All, action, message)
 }
 
 /// Returns the finding that connections are tracked. Rules that depend on them are findings of their own.

@@ -25,6 +25,7 @@ const NLMSG_DONE: u16 = 3;
 const NLMSG_MIN_TYPE: u16 = 16;
 
 const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 const NLM_F_DUMP: u16 = 0x300;
 
@@ -168,6 +169,14 @@ impl Connection {
         let mut one = None;
         self.exchange(request, 0, |raw| one = read(raw))?;
         Ok(one)
+    }
+
+    /// Has the kernel do what a request says.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn order(&mut self, request: &Request) -> io::Result<()> {
+        self.exchange(request, NLM_F_ACK, |_| {}).map(drop)
     }
 
     fn exchange(

@@ -12,15 +12,18 @@
 //! | anything else | translated into filters ([`crate::translate`]), or refused |
 
 mod effects;
+mod met;
 pub mod texts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+use crate::established::{Holds, Met, Obstacle, Walk};
 use crate::finding::{Action, Family, Finding, Kind, Packets, Place, Rule};
 use crate::links::Links;
 use crate::netlink::{Attribute, Attributes, Connection, Raw, Request};
 pub use effects::{Effects, tracks as uses_connections};
+pub use met::of_match;
 
 /// `NFNL_SUBSYS_NFTABLES`.
 const SUBSYSTEM: u16 = 10 << 8;
@@ -30,6 +33,8 @@ const NFT_MSG_NEWCHAIN: u16 = SUBSYSTEM | 3;
 const NFT_MSG_GETCHAIN: u16 = SUBSYSTEM | 4;
 const NFT_MSG_NEWRULE: u16 = SUBSYSTEM | 6;
 const NFT_MSG_GETRULE: u16 = SUBSYSTEM | 7;
+const NFT_MSG_NEWSET: u16 = SUBSYSTEM | 9;
+const NFT_MSG_GETSET: u16 = SUBSYSTEM | 10;
 const NFT_MSG_NEWGEN: u16 = SUBSYSTEM | 15;
 const NFT_MSG_GETGEN: u16 = SUBSYSTEM | 16;
 
@@ -53,10 +58,19 @@ const NFTA_RULE_TABLE: u16 = 1;
 const NFTA_RULE_CHAIN: u16 = 2;
 const NFTA_RULE_HANDLE: u16 = 3;
 const NFTA_RULE_EXPRESSIONS: u16 = 4;
+const NFTA_SET_TABLE: u16 = 1;
+const NFTA_SET_NAME: u16 = 2;
+const NFTA_SET_FLAGS: u16 = 3;
 const NFTA_GEN_ID: u16 = 1;
+
+/// `NFT_SET_TIMEOUT` and `NFT_SET_EVAL`: elements come and go without a notification.
+const VOLATILE: u32 = 0x30;
 
 /// `NFT_TABLE_F_DORMANT`: the kernel calls none of its chains.
 const DORMANT: u32 = 1;
+
+/// `NF_IP_PRI_CONNTRACK`.
+const CONNTRACK_PRIORITY: i32 = -200;
 
 /// `NF_DROP`.
 const DROP: u32 = 0;
@@ -215,6 +229,8 @@ pub fn read_dormant(raw: &Raw<'_>) -> Option<(TableFamily, String)> {
 pub struct KernelRule {
     pub handle: u64,
     pub effects: Effects,
+    /// The rule as packets of established flows meet it, in front of connection tracking and behind it.
+    pub met: [Met; 2],
 }
 
 /// Reads `NFT_MSG_NEWRULE`.
@@ -226,10 +242,18 @@ pub fn read_rule(raw: &Raw<'_>) -> Option<(ChainName, KernelRule)> {
         chain: attributes.text(NFTA_RULE_CHAIN),
     };
     let handle = attributes.get(NFTA_RULE_HANDLE).and_then(Attribute::be64)?;
-    Some((
-        name,
-        KernelRule { handle, effects: Effects::of(attributes.nested(NFTA_RULE_EXPRESSIONS)) },
-    ))
+    let expressions = attributes.nested(NFTA_RULE_EXPRESSIONS);
+    let met = [false, true]
+        .map(|tracked| met::read(expressions, met::Where { family: name.family, tracked }));
+    Some((name, KernelRule { handle, effects: Effects::of(expressions), met }))
+}
+
+/// Reads `NFT_MSG_NEWSET` of a set whose elements come and go by themselves or by packets: its table and name.
+pub fn read_volatile(raw: &Raw<'_>) -> Option<(TableFamily, String, String)> {
+    let (fixed, attributes) = raw.split::<FIXED>().filter(|_| raw.kind == NFT_MSG_NEWSET)?;
+    let flags = attributes.get(NFTA_SET_FLAGS).and_then(Attribute::be32).unwrap_or(0);
+    let name = (attributes.text(NFTA_SET_TABLE), attributes.text(NFTA_SET_NAME));
+    (flags & VOLATILE != 0).then_some((TableFamily::of(fixed[0])?, name.0, name.1))
 }
 
 /// The chains and rules of a network namespace.
@@ -290,6 +314,8 @@ pub fn read(connection: &mut Connection) -> io::Result<Tables> {
         {
             tables.rules.entry(name).or_default().push(rule);
         }
+        let request = Request::new(NFT_MSG_GETSET, &[0; FIXED]);
+        tables.mark_volatile(&connection.dump(&request, read_volatile)?);
         if generation(connection)? == generation_before {
             return Ok(tables);
         }
@@ -317,6 +343,47 @@ impl Tables {
     pub fn tracks(&self) -> bool {
         self.rules.values().flatten().any(|rule| rule.effects.tracks || rule.effects.translates)
             || self.bases.iter().any(|base| base.kind == "nat")
+    }
+
+    /// Notes the rules that look into these sets.
+    pub fn mark_volatile(&mut self, sets: &[(TableFamily, String, String)]) {
+        for (chain, rules) in &mut self.rules {
+            let is_volatile = |set: &String| {
+                let is_it = |(family, table, name): &(TableFamily, String, String)| {
+                    (*family, table, name) == (chain.family, &chain.table, set)
+                };
+                sets.iter().any(is_it)
+            };
+            for met in rules.iter_mut().flat_map(|rule| &mut rule.met) {
+                if met.holds != Holds::Never && met.sets.iter().any(is_volatile) {
+                    met.part = met.part.take().or_else(|| Some("a set with timeouts".to_owned()));
+                }
+            }
+        }
+    }
+
+    /// Returns the first rule of a base chain that packets of established flows meet and that depends on more than the
+    /// flow. Chains of NAT see the first packet of a flow alone.
+    pub fn obstacle(&self, base: &Base) -> Option<Obstacle> {
+        if base.kind == "nat" {
+            return None;
+        }
+        let tracked = match base.hook {
+            "forward" | "postrouting" => true,
+            "prerouting" => base.priority > CONNTRACK_PRIORITY,
+            _ => false,
+        };
+        let name = |chain: &str| ChainName { chain: chain.to_owned(), ..base.name.clone() };
+        let rules = |chain: &str| -> Vec<&Met> {
+            let rules = self.rules.get(&name(chain)).into_iter().flatten();
+            rules.map(|rule| &rule.met[usize::from(tracked)]).collect()
+        };
+        let same = |other: &&ChainName| {
+            (other.family, &other.table) == (base.name.family, &base.name.table)
+                && !self.bases.iter().any(|base| base.name == **other)
+        };
+        let all = self.rules.keys().filter(same).map(|name| name.chain.clone()).collect();
+        Walk::obstacle(&rules, &base.name.chain, all)
     }
 
     /// Returns the chains with an effect on packets forwarded between accelerated interfaces.
@@ -379,34 +446,64 @@ impl Tables {
 }
 
 impl Effective<'_> {
-    /// Returns the finding; `translated` if forward chains are filters.
-    pub fn finding(&self, links: &Links, translated: bool) -> Finding {
-        let Base { name, kind, hook, priority, drops, .. } = self.base;
-        let place = Place::Chain {
+    /// Returns the finding where flows are followed, which have met the chain in the kernel.
+    pub fn finding_of_flows(&self, links: &Links, tables: &Tables) -> Finding {
+        let (place, chain) = (self.place(), self.description());
+        let packets = self.base.packets(links);
+        let kind = if self.base.kind == "nat" { Kind::Nat } else { Kind::Nftables };
+        let Some(Obstacle { chain: of, number, part }) = tables.obstacle(self.base) else {
+            let message = format!("{chain}: accelerated flows are those that it lets pass");
+            return Finding::new(kind, place, packets, Action::Follow, message);
+        };
+        let is_it = |rule: &&Rule| {
+            rule.number == number && rule.chain.as_ref().unwrap_or(&self.base.name.chain) == &of
+        };
+        let rule = self.rules.iter().find(is_it);
+        let rule = rule.map_or_else(|| format!("rule {number} of chain {of}"), Rule::to_string);
+        let message = format!(
+            "{chain} has a rule for each packet of an established flow, not for the flow ({part}), which accelerated packets \
+             would bypass: {rule}"
+        );
+        let way_out = "accept established connections in front of it, or remove it";
+        Finding::refuse(kind, place, packets, message, way_out)
+    }
+
+    fn place(&self) -> Place {
+        let Base { name, hook, priority, .. } = self.base;
+        Place::Chain {
             family: name.family.name().to_owned(),
             table: name.table.clone(),
             chain: name.chain.clone(),
             hook: (*hook).to_owned(),
             priority: *priority,
             rules: self.rules.clone(),
-        };
+        }
+    }
+
+    fn description(&self) -> String {
+        let Base { name, hook, priority, drops, .. } = self.base;
         let policy = if *drops { ", policy drop" } else { "" };
-        let chain = format!(
+        format!(
             "nftables table {} {} chain {} (hook {hook}, priority {priority}{policy})",
             name.family.name(),
             name.table,
             name.chain
-        );
+        )
+    }
+
+    /// Returns the finding; `translated` if forward chains are filters.
+    pub fn finding(&self, links: &Links, translated: bool) -> Finding {
+        let (place, chain) = (self.place(), self.description());
         let packets = self.base.packets(links);
         if translated && self.is_filter() {
             let rules = plural(self.rules.len(), "rule");
             let message = format!("{chain}: its {rules} can be filters");
             return Finding::new(Kind::Nftables, place, packets, Action::Follow, message);
         }
-        let is_nat = kind == "nat" || self.effects.translates;
+        let is_nat = self.base.kind == "nat" || self.effects.translates;
         let message = format!("{chain} {}", bypassed(&self.rules, self.named));
-        let (kind, way_out) =
-            if is_nat { (Kind::Nat, "remove them") } else { (Kind::Nftables, "remove them") };
+        let kind = if is_nat { Kind::Nat } else { Kind::Nftables };
+        let way_out = way_out(is_nat || self.effects.tracks);
         Finding::refuse(kind, place, packets, message, way_out)
     }
 }
@@ -417,6 +514,14 @@ pub fn bypassed(rules: &[Rule], named: usize) -> String {
         return "has a policy to drop that accelerated packets would bypass".to_owned();
     };
     format!("has {} that accelerated packets would bypass: {rule}", plural(rules.len(), "rule"))
+}
+
+/// Returns the way out for rules that use connections, or not.
+pub fn way_out(tracks: bool) -> &'static str {
+    match tracks {
+        true => "accelerate established flows only (--flows), remove them",
+        false => "remove them",
+    }
 }
 
 /// Returns the number and its noun.

@@ -329,6 +329,53 @@ fn each_rule_has_its_own_effects() {
 }
 
 #[test]
+fn rules_for_each_packet_are_obstacles_of_flows_unless_established_ones_do_not_meet_them() {
+    let mut tables = tables();
+    let links = links(&["v0", "w0"]);
+    let name =
+        ChainName { family: TableFamily::Inet, table: "filter".into(), chain: "forward".into() };
+    let found = |tables: &Tables| -> Vec<(Kind, Action, Option<String>)> {
+        let effective = tables.effective(&links, &Texts::new());
+        let of = |one: &nft::Effective<'_>| {
+            let finding = one.finding_of_flows(&links, tables);
+            let part = tables.obstacle(one.base).map(|of| format!("{} {}", of.number, of.part));
+            (finding.kind, finding.action, part)
+        };
+        effective.iter().map(of).collect()
+    };
+    let follow = |kind| (kind, Action::Follow, None);
+    let refuse = |part: &str| (Kind::Nftables, Action::Refuse, Some(part.to_owned()));
+    let (nat, ingress) = (follow(Kind::Nat), follow(Kind::Nftables));
+    // "limit rate 5/second accept", "meta mark set 1", then the MSS of SYN packets, which are none of a flow's.
+    assert_eq!(found(&tables), [refuse("4 limit"), nat.clone(), ingress.clone()]);
+    let remove = |tables: &mut Tables, index: usize| {
+        drop(tables.rules.get_mut(&name).unwrap().remove(index))
+    };
+    remove(&mut tables, 3);
+    assert_eq!(found(&tables)[0], refuse("4 meta"));
+    remove(&mut tables, 3);
+    assert_eq!(found(&tables)[0], refuse("5 dynset"));
+    // "ct state established accept" in front of it.
+    let lan = ChainName { chain: "lan".into(), ..name.clone() };
+    let accept = tables.rules[&lan][1].clone();
+    tables.rules.get_mut(&name).unwrap().insert(0, accept.clone());
+    assert_eq!(found(&tables), [follow(Kind::Nftables), nat, ingress]);
+    // In front of connection tracking it accepts nothing.
+    let base = tables.bases.iter_mut().find(|base| base.name == name).unwrap();
+    (base.hook, base.priority) = ("prerouting", -300);
+    let base = base.clone();
+    assert_eq!(tables.obstacle(&base).map(|of| of.number), Some(6));
+    let behind = Base { priority: -150, ..base };
+    assert_eq!(tables.obstacle(&behind), None);
+    // A set whose elements come and go.
+    tables.rules.insert(name.clone(), vec![tables.rules[&name][3].clone()]);
+    assert_eq!(tables.obstacle(&behind), None);
+    let set = tables.rules[&name][0].met[1].sets[0].clone();
+    tables.mark_volatile(&[(TableFamily::Inet, "filter".into(), set)]);
+    assert_eq!(tables.obstacle(&behind).unwrap().part, "a set with timeouts");
+}
+
+#[test]
 fn only_interfaces_of_a_chain_are_concerned() {
     let tables = tables();
     let names = |wanted: &[&str]| -> Vec<String> {

@@ -72,13 +72,15 @@ pub struct Watch {
 
 impl Watch {
     /// Starts to watch in the calling thread's network namespace. `on_change` is called on the watch's thread, first with
-    /// the present findings, and then whenever they have changed.
+    /// the present findings, and then whenever they have changed. Before that `on_notice` is called when the kernel
+    /// announces a change of netfilter, whether findings change by it or not, and when they have changed otherwise.
     ///
     /// # Errors
     /// The kernel's interfaces cannot be read, or no thread can be started.
     pub fn start(
         interfaces: &[String],
         options: &Options,
+        on_notice: impl FnMut() + Send + 'static,
         on_change: impl FnMut(Inspection) + Send + 'static,
     ) -> Result<Self, Error> {
         let sockets = Sockets::open().map_err(Error::Netlink)?;
@@ -86,7 +88,8 @@ impl Watch {
         let refused = |error: io::Error| Error::Thread { name: THREAD, error };
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| refused(error.into()))?;
         let stop = Arc::new(stop);
-        let watcher = Watcher::new(sockets, inspector, Arc::clone(&stop));
+        let on_notice = Box::new(on_notice);
+        let watcher = Watcher::new(sockets, inspector, Arc::clone(&stop), on_notice);
         let builder = thread::Builder::new().name(THREAD.to_owned());
         let thread = builder.spawn(move || watcher.run(on_change)).map_err(refused)?;
         Ok(Self { stop, thread: Some(thread) })
@@ -126,7 +129,9 @@ impl Sockets {
         let mut change = Change::default();
         let mut special = false;
         let sockets = [Some(&self.state), self.netfilter.as_ref(), self.xfrm.as_ref()];
-        for socket in sockets.into_iter().flatten() {
+        for (index, socket) in sockets.into_iter().enumerate() {
+            let Some(socket) = socket else { continue };
+            let before = std::mem::take(&mut change.any);
             let each = |raw: &Raw<'_>| {
                 change.any = true;
                 special |= known.is_changed_by(raw);
@@ -135,6 +140,8 @@ impl Sockets {
             if socket.drain(buffer, each).is_err() {
                 change.any = true;
             }
+            change.netfilter |= change.any && index == 1;
+            change.any |= before;
         }
         let each = |raw: &Raw<'_>| special |= known.is_changed_by(raw);
         let lost = self.routes.drain(buffer, each).is_err();
@@ -148,6 +155,8 @@ impl Sockets {
 struct Change {
     /// There were some.
     any: bool,
+    /// Some were of netfilter.
+    netfilter: bool,
     /// Routes have to be read again.
     routes: bool,
 }
@@ -221,11 +230,17 @@ struct Watcher {
     inspector: Inspector,
     stop: Arc<OwnedFd>,
     schedule: Schedule,
+    on_notice: Box<dyn FnMut() + Send>,
 }
 
 impl Watcher {
-    fn new(sockets: Sockets, inspector: Inspector, stop: Arc<OwnedFd>) -> Self {
-        Self { sockets, inspector, stop, schedule: Schedule::new(Instant::now()) }
+    fn new(
+        sockets: Sockets,
+        inspector: Inspector,
+        stop: Arc<OwnedFd>,
+        on_notice: Box<dyn FnMut() + Send>,
+    ) -> Self {
+        Self { sockets, inspector, stop, schedule: Schedule::new(Instant::now()), on_notice }
     }
 
     fn run(mut self, mut on_change: impl FnMut(Inspection)) {
@@ -240,6 +255,7 @@ impl Watcher {
                     complains = true;
                     if known.as_ref() != Some(&inspection) {
                         known = Some(inspection.clone());
+                        (self.on_notice)();
                         on_change(inspection);
                     }
                 }
@@ -258,6 +274,9 @@ impl Watcher {
     fn wait(&mut self, buffer: &mut Vec<u8>) -> bool {
         loop {
             let change = self.sockets.drain(buffer, &self.inspector.routes);
+            if change.netfilter {
+                (self.on_notice)();
+            }
             self.schedule.on_change(change, Instant::now());
             let left = self.schedule.due().saturating_duration_since(Instant::now());
             match self.sleep(left) {
@@ -318,6 +337,10 @@ mod tests {
         let all = || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
                 .expect("the test runs as root");
+            // A namespace may have the settings of the machine.
+            let off = ["-qw", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0"];
+            let done = std::process::Command::new("sysctl").args(off).status();
+            assert!(done.unwrap().success());
             let (mut buffer, known) = (Vec::new(), Known::default());
             let sockets = Sockets::open().unwrap();
             ip(
@@ -359,13 +382,14 @@ mod tests {
             for change in changes {
                 run(change);
                 let heard = drain();
-                assert_eq!(heard, Change { any: true, routes: false }, "{change}");
+                let netfilter = change.starts_with("nft");
+                assert_eq!(heard, Change { any: true, netfilter, routes: false }, "{change}");
                 while drain() != Change::default() {}
             }
             ip("route add 10.1.0.0/16 dev v0\n");
             assert_eq!(drain(), Change::default(), "an ordinary route");
             ip("route add 10.2.0.0/16 dev v0 tos 8\n");
-            assert_eq!(drain(), Change { any: false, routes: true });
+            assert_eq!(drain(), Change { routes: true, ..Change::default() });
         });
     }
 
@@ -383,11 +407,11 @@ mod tests {
                 )
             };
             ip(&(0..200).map(add).collect::<String>());
-            assert_eq!(drain(), Change { any: true, routes: true });
+            assert_eq!(drain(), Change { any: true, routes: true, netfilter: false });
         });
     }
 
-    const ANY: Change = Change { any: true, routes: false };
+    const ANY: Change = Change { any: true, netfilter: false, routes: false };
 
     #[test]
     fn a_burst_is_followed_by_one_inspection_soon() {
@@ -416,7 +440,7 @@ mod tests {
         let mut schedule = Schedule::new(start);
         let routes = schedule.begin(start);
         schedule.end(routes, start, at(500));
-        schedule.on_change(Change { any: false, routes: true }, at(600));
+        schedule.on_change(Change { routes: true, ..Change::default() }, at(600));
         assert_eq!(schedule.begin(at(620)), Routes::Keep);
         assert_eq!(schedule.due(), at(1620));
         assert_eq!(schedule.begin(at(5400)), Routes::Keep);

@@ -48,7 +48,7 @@ impl Watched {
         let names: Vec<String> = interfaces.iter().map(|&name| name.to_owned()).collect();
         let (sender, inspections) = channel();
         let on_change = move |inspection| drop(sender.send(inspection));
-        let watch = Watch::start(&names, &Options::default(), on_change).unwrap();
+        let watch = Watch::start(&names, &Options::default(), || {}, on_change).unwrap();
         Self { inspections, _watch: watch }
     }
 

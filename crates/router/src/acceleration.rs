@@ -1,8 +1,6 @@
 //! The kernel's rules and a configuration that accelerates interfaces: whether they agree.
 
-use std::collections::BTreeSet;
-
-use control::config::{Config, Port};
+use control::config::{Acceleration, Config, Port};
 use kernel_rules::{Action, Exceptions, Filters, Inspection, Kind, Options};
 
 /// The kernel's kind of VLAN devices.
@@ -12,10 +10,11 @@ pub const VLAN: &str = "vlan";
 const MODULE: &str = "local turnpike = require \"turnpike\"\n";
 
 /// Returns the abilities of accelerated interfaces, for an inspection of the kernel's rules. Those whose XDP programs
-/// forward themselves have no filters.
-pub fn rules_options(bypass: &BTreeSet<Kind>, in_kernel: bool) -> Options {
+/// forward themselves have no filters; others may take packets of established flows only.
+pub fn rules_options(of: &Acceleration) -> Options {
     let exceptions = Exceptions { destinations: true, sources: false };
-    Options { bypass: bypass.clone(), exceptions, filters: !in_kernel, ..Options::default() }
+    let (bypass, filters, flows) = (of.bypass.clone(), !of.in_kernel, of.flows);
+    Options { bypass, exceptions, filters, flows, ..Options::default() }
 }
 
 /// An interface to be accelerated.
@@ -34,13 +33,19 @@ pub fn in_kernel_configuration(interfaces: &[String], bypass: &[Kind]) -> String
     format!("{MODULE}turnpike.accelerate {{ {names}in_kernel = true, bypass = {{ {kinds} }} }}\n")
 }
 
-/// Returns the configuration that accelerates these interfaces and has the filters that the kernel's forward chains are
-/// translated into. Chains may decide about the VLAN devices on an interface otherwise than about itself, so these stay
-/// with the kernel then.
-pub fn configuration(interfaces: &[Interface], bypass: &[Kind], filters: &Filters) -> String {
+/// Returns the configuration that accelerates these interfaces, or established flows between them alone, and has the
+/// filters that the kernel's forward chains are translated into. Chains may decide about the VLAN devices on an interface
+/// otherwise than about itself, so these stay with the kernel then.
+pub fn configuration(
+    interfaces: &[Interface],
+    bypass: &[Kind],
+    flows: bool,
+    filters: &Filters,
+) -> String {
     let kinds = bypass.iter().map(|kind| quoted(kind.name())).collect::<Vec<_>>().join(", ");
     let leaves = if filters.places.is_empty() { "" } else { ", vlans = false" };
-    let settings = format!("filters = \"kernel\", bypass = {{ {kinds} }}{leaves}");
+    let flows = if flows { ", flows = true" } else { "" };
+    let settings = format!("filters = \"kernel\", bypass = {{ {kinds} }}{leaves}{flows}");
     if filters.places.is_empty() && interfaces.iter().all(|of| of.queues <= 1) {
         let names: String = interfaces.iter().map(|of| quoted(&of.name) + ", ").collect();
         return format!("{MODULE}turnpike.accelerate {{ {names}{settings} }}\n");
@@ -152,7 +157,7 @@ mod tests {
     fn the_configuration_of_filters_follows_them_and_no_other_does() {
         let of = |name: &str, queues| Interface { name: name.to_owned(), queues };
         let interfaces = [of("eth0", 1), of("eth1", 4)];
-        let text = configuration(&interfaces, &[Kind::Tc], &filters());
+        let text = configuration(&interfaces, &[Kind::Tc], false, &filters());
         let config = parse(&text);
         assert!(has(&config, &filters()));
         let queues: Vec<_> = config.ports.iter().map(|port| port.queues.rx_wish()).collect();
@@ -161,9 +166,12 @@ mod tests {
         assert!(config.acceleration.bypass.contains(&Kind::Tc));
         assert!(!has(&config, &Filters::default()), "the chains have been removed");
         assert!(config.acceleration.leaves_vlans, "for which chains may mean other filters");
-        let without = parse(&configuration(&interfaces, &[], &Filters::default()));
+        let without = parse(&configuration(&interfaces, &[], true, &Filters::default()));
         assert!(has(&without, &Filters::default()) && !has(&without, &filters()));
-        assert!(!without.acceleration.leaves_vlans);
+        assert!(without.acceleration.flows && !config.acceleration.flows);
+        assert!(without.ports.iter().all(|port| port.interface.is_translated));
+        let plain = parse(&configuration(&interfaces, &[], false, &Filters::default()));
+        assert!(!plain.acceleration.leaves_vlans && without.acceleration.leaves_vlans);
         let other = Filters { lua: filters().lua.replace("drop", "accept"), ..filters() };
         assert!(!has(&config, &other));
         let misplaced = text.replace("outward = \"forward-eth1\"", "outward = \"forward\"");
@@ -173,7 +181,7 @@ mod tests {
     #[test]
     fn names_are_text_of_lua_whatever_they_are() {
         let names = ["a\"b\\", "é"].map(|name| Interface { name: name.to_owned(), queues: 1 });
-        let text = configuration(&names, &[], &Filters::default());
+        let text = configuration(&names, &[], false, &Filters::default());
         assert!(text.contains("{ \"a\\034b\\092\", \"\\195\\169\", filters"), "{text}");
     }
 }

@@ -38,8 +38,7 @@
 //! | `fibs.rs` | route tables of another structure |
 //! | `slow_path.rs` | another number of slow path workers |
 //! | `accelerate.rs`, `accelerated_vlans.rs` | the packets that accelerated interfaces take from the kernel |
-//! | `in_kernel.rs` | ways out of XDP programs that forward themselves |
-//! | `kernel_rules.rs` | the kernel's rules, as they concern accelerated interfaces |
+//! | `kernel_rules.rs`, `kernel_flows.rs` | the kernel's rules and flows, as they concern accelerated interfaces |
 //! | `configurations.rs`, `apply.rs`, `history.rs` | changes to another configuration |
 //! | `ports.rs` | ports that come, go and change |
 //! | `meanwhile.rs` | other work while a change waits for forwarders |
@@ -80,6 +79,7 @@ mod in_kernel;
 mod initial;
 mod interfaces;
 mod interference;
+mod kernel_flows;
 mod kernel_rules;
 mod limiter;
 mod links;

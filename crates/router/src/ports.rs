@@ -377,6 +377,7 @@ pub fn request(wanted: &config::Port, forwarders: usize) -> Result<PortConfig> {
     request.link = wanted.link;
     request.accelerate = wanted.accelerate;
     request.in_kernel = wanted.in_kernel.then(|| wanted.id.index() as u8);
+    request.flows = wanted.interface.is_translated;
     request.driver = wanted.driver.and_then(|driver| match driver {
         config::Driver::AfXdp => Some(Driver::AfXdp),
         config::Driver::AfPacket => Some(Driver::AfPacket),

@@ -15,11 +15,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use anyhow::{Result, bail};
 use api::report::{
-    AcceleratedFamily, AcceleratedInterface, AcceleratedVlan, Acceleration, Class, ColourCounts,
-    Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows, HostInterface,
-    Interface, Multicast, MulticastPort, Neighbour, Offload, Path, Policing, Port, PrefixSet,
-    Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, SourceReport, Status,
-    Steps, Vrf,
+    AcceleratedFamily, AcceleratedFlows, AcceleratedInterface, AcceleratedVlan, Acceleration,
+    Class, ColourCounts, Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows,
+    HostInterface, Interface, Multicast, MulticastPort, Neighbour, Offload, Path, Policing, Port,
+    PrefixSet, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, SourceReport,
+    Status, Steps, Vrf,
 };
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
@@ -781,7 +781,23 @@ pub fn acceleration(report: &Acceleration) -> String {
         .then(|| "forwarding by the XDP programs themselves".to_owned())
         .into_iter()
         .chain(lines);
+    let lines = lines.chain(report.flows.as_ref().map(accelerated_flows));
     format!("{}\n\n{}", lines.collect::<Vec<_>>().join("\n"), finish(&table))
+}
+
+/// Formats the numbers of flows.
+fn accelerated_flows(flows: &AcceleratedFlows) -> String {
+    let AcceleratedFlows { known, most, refused, ended, renewed, lost } = flows;
+    let mut line = format!(
+        "flows only: {known} established, room for {most}; {ended} ended, timeouts renewed {renewed} times"
+    );
+    if *refused > 0 {
+        line += &format!("; {refused} left to the kernel for want of room");
+    }
+    if *lost > 0 {
+        line += &format!("; read anew {lost} times after lost announcements");
+    }
+    line
 }
 
 /// Formats the state of an accelerated interface.

@@ -263,6 +263,7 @@ impl<'a> Present<'a> {
             has_vlans: false,
             is_mirrored: false,
             is_sampled: false,
+            is_translated: false,
             is_bonded: false,
             host: Some(HostInterface { in_kernel: true, ..host.clone() }),
             ttl_security: below.ttl_security,

@@ -129,7 +129,7 @@ pub enum Unit {
 const MEMORY: &str = "packet memory is reserved when the router starts";
 
 const IN_KERNEL: &str = "route tables are those of XDP programs from the start, or not";
-
+const FLOWS: &str = "accelerated interfaces have their table of flows from the start";
 const GROUPS: &str = "groups of paths have their buckets from the start";
 const HASH: &str = "all threads have the hash from the start, so that they agree on paths";
 
@@ -298,13 +298,14 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     list.live(Unit::Quarantine, "quarantine: directory", directory.display());
     list.live(Unit::Quarantine, "quarantine: packets", packets);
     list.live(Unit::Quarantine, "quarantine: mib", bytes >> 20);
-    let Acceleration { bypass, has_kernel_filters, in_kernel, leaves_vlans } = acceleration;
+    let Acceleration { bypass, has_kernel_filters, in_kernel, leaves_vlans, flows } = acceleration;
     let kinds = some(bypass.iter().map(ToString::to_string), "nothing");
     list.live(Unit::Acceleration, "accelerate: bypass", kinds);
     let filters = if *has_kernel_filters { "kernel" } else { "configuration" };
     list.live(Unit::Acceleration, "accelerate: filters", filters);
     list.live(Unit::Acceleration, "accelerate: vlans", !leaves_vlans);
     list.fixed("accelerate: in_kernel", in_kernel, IN_KERNEL);
+    list.fixed("accelerate: flows", flows, FLOWS);
     for Command { line: _, name, help } in commands {
         list.live(Unit::Commands, format!("command \"{name}\""), help);
     }
@@ -480,6 +481,7 @@ impl OfPort<'_, '_> {
             has_vlans: _,
             is_mirrored: _,
             is_sampled: _,
+            is_translated: _,
             is_bonded: _,
             host,
             ttl_security,

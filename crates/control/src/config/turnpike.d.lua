@@ -1693,6 +1693,7 @@ function turnpike.vrf(name) end
 ---@field filters? "kernel" | "configuration" "kernel": the outward filters of accelerated ports are the kernel's forward chains.
 ---@field vlans? boolean Default true; false: VLAN devices on the interfaces stay with the kernel.
 ---@field in_kernel? boolean The interfaces' XDP programs forward themselves, without sockets and forwarders. Default: false.
+---@field flows? boolean Accelerate only flows that the kernel tracks (conntrack) and its rules let pass, with their NAT. Default: false.
 
 ---Accelerates kernel interfaces, which stay the kernel's: turnpike.accelerate { "eth0", "eth1" }
 ---@param settings turnpike.AccelerateSettings

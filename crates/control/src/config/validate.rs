@@ -171,6 +171,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let others = routes_from.any();
     let statements = of_ports.iter().copied();
     let mut ports = ports::read(&mut context, statements, others, &features, &filter_names);
+    accelerate::follow_flows(&acceleration, &mut ports);
     accelerate::find_vlans(&mut ports, &acceleration);
     if acceleration.in_kernel {
         let is_own = default_plan(&graphs.catalogue).is_ok_and(|plan| plan != graphs.main);

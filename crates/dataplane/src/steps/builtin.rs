@@ -22,7 +22,7 @@ const ROUTED6: Facts = VALID6.with(Facts::ROUTED);
 const REWRITTEN: Facts = Facts::REWRITTEN;
 
 /// Features of the built-in steps, and [`LEAST_TTL`]. Each has a slot; the others are free for steps of other crates.
-const FEATURES: [Feature; 11] = [
+const FEATURES: [Feature; 12] = [
     REVERSE_PATH,
     REDIRECTS,
     FILTER_IN,
@@ -34,6 +34,7 @@ const FEATURES: [Feature; 11] = [
     MIRROR,
     SAMPLES,
     DHCP_RELAY,
+    TRANSLATED,
 ];
 
 const _: () = assert!(Feature::have_own_slots(&FEATURES), "two features have the same slot");

@@ -12,7 +12,7 @@
 //! | drop `ip4-checksum` | header checksum wrong, according to the device or the step's own sum |
 //! | punt `local` | 0.0.0.0 to 255.255.255.255, on a port with a host interface or a DHCP relay agent |
 //! | drop `ip4-martian-source` | source 0/8 (0.0.0.0 included), 127/8, 224/4, 240/4 (of these only 255.255.255.255 if the configuration accepts the range) |
-//! | drop `own-source` | source is an address of the router |
+//! | drop `own-source` | source is an address of the router; not on interfaces that are [`TRANSLATED`] |
 //! | drop `broadcast-source` | source is the broadcast address of a network of the ingress port |
 //!
 //! Sets [`Batch::options`].
@@ -45,6 +45,9 @@ use crate::reason::{DropReason, PuntReason};
 
 /// Interfaces with a DHCP relay agent for IPv4, which hears hosts without an address.
 pub const DHCP_RELAY: Feature = Feature::number("dhcp_relay4", 9);
+
+/// Interfaces whose packets the kernel's flows have translated already: their sources may be the router's own.
+pub const TRANSLATED: Feature = Feature::number("translated", 14);
 
 const OK: usize = 0;
 const VERSION: usize = 1;
@@ -123,6 +126,9 @@ impl Step for Ip4Validate {
 impl Ip4Validate {
     /// Returns the output for a packet whose source no host on the link may use.
     fn owned(&self, batch: &Batch, slot: usize) -> Option<usize> {
+        if batch.info(slot).features.has(TRANSLATED) {
+            return None;
+        }
         let source = batch.ip4(slot).source();
         let owner = self.own.owner(IpAddr::V4(source), batch.interface(slot))?;
         Some(if owner == Owner::Router { OWN_SOURCE } else { BROADCAST_SOURCE })
@@ -286,6 +292,13 @@ mod tests {
             batch.in_port = PortId::new(1).unwrap();
         });
         assert_eq!(result["ok"], [1, 3, 4], "a host's on another network");
+        let (result, _) = run_step_on(&mut step(), &frames, |batch| {
+            batch.own.features = Features::NONE.with(TRANSLATED, 1);
+        });
+        assert_eq!(
+            (&result["ok"][..], &result["ip4-checksum"][..]),
+            (&[0, 1, 2, 3, 4, 5][..], &[6][..])
+        );
         // The same with the device's checks.
         let say = |batch: &mut Batch| batch.burst.say(u64::MAX, 0, 0);
         let (result, _) = run_step_on(&mut step(), &frames, say);

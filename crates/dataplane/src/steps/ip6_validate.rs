@@ -8,7 +8,7 @@
 //! | drop `ip6-version` | version is not 6 |
 //! | drop `ip6-payload-length` | payload length beyond the frame |
 //! | drop `ip6-martian-source` | source multicast (RFC 4291 2.7), loopback (2.5.3) or IPv4-mapped |
-//! | drop `own-source` | source is an address of the router (`own.rs`), link-local ones aside |
+//! | drop `own-source` | source is an address of the router (`own.rs`), link-local ones aside; not on interfaces that are [`TRANSLATED`] |
 //!
 //! Neighbour discovery from an address of the router passes: it reveals a host with the same address (RFC 4862
 //! 5.4).
@@ -29,6 +29,7 @@ use crate::head::{ip6, is_neighbour_discovery};
 use crate::mask::Mask;
 use crate::own::OwnAddresses;
 use crate::reason::DropReason;
+use crate::steps::TRANSLATED;
 
 const OK: usize = 0;
 const VERSION: usize = 1;
@@ -109,7 +110,8 @@ fn sort_unusual(own: &OwnAddresses, batch: &mut Batch, input: Mask, out: &mut Ou
         martian |= Mask::when(is_martian(source), i);
         hop_by_hop |= Mask::when(ip6(head).next_header == HOP_BY_HOP_HEADER, i);
         let owner = own.owner(IpAddr::V6(Ipv6Addr::from_bits(source)), batch.interface(i));
-        looped |= Mask::when(owner.is_some() && !is_neighbour_discovery(head), i);
+        let is_translated = batch.info(i).features.has(TRANSLATED);
+        looped |= Mask::when(owner.is_some() && !is_translated && !is_neighbour_discovery(head), i);
         link_scope |= Mask::when(source >> 118 == 0xfe80 >> 6 || source == 0, i);
     }
     batch.link_scope = link_scope;
@@ -135,7 +137,8 @@ fn is_martian(source: u128) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{FrameBuilder, run_step};
+    use crate::features::Features;
+    use crate::testing::{FrameBuilder, run_step, run_step_on};
 
     fn from(source: &str) -> Vec<u8> {
         FrameBuilder::ip6().source6(source).udp(1, 2, b"payload").build()
@@ -167,6 +170,10 @@ mod tests {
         let (result, _) = run_step(&mut step(), &frames);
         assert_eq!(result["own-source"], [0, 3, 4, 5]);
         assert_eq!(result["ok"], [1, 2]);
+        let (result, _) = run_step_on(&mut step(), &frames, |batch| {
+            batch.own.features = Features::NONE.with(TRANSLATED, 1);
+        });
+        assert_eq!(result["ok"], [0, 1, 2, 3, 4, 5]);
     }
 
     #[test]

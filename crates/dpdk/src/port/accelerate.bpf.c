@@ -9,6 +9,7 @@
  */
 
 #include "accelerate.bpf.h"
+#include "flows.bpf.h"
 
 struct {
 	int (*type)[BPF_MAP_TYPE_XSKMAP];
@@ -29,44 +30,285 @@ struct {
 	struct settings *value;
 } vlans SECTION(".maps");
 
-INLINE u32 route4(const u8 *address)
+/* A packet that is looked at. */
+struct packet {
+	u32 ingress;
+	struct flow *flow; /* found for it */
+};
+
+/* Returns the reason for which the packets of both directions are the kernel's for the time being: a FIN or RST. */
+INLINE enum outcome doubt(const struct tuple *tuple, struct flow *flow)
 {
-	return forwards4(address);
+	struct tuple key = answers(tuple, flow);
+	struct flow *other = bpf_map_lookup_elem(&flows, &key);
+	if (other)
+		other->confirmed = 0;
+	flow->confirmed = 0;
+	return NO_FLOW;
 }
 
-INLINE u32 route6(const u8 *address)
+/* Finds the flow of a packet with this header of TCP or UDP, `length` bytes with its data. */
+INLINE enum outcome find(struct packet *packet, struct tuple *tuple, const u8 *header, u32 length, const u8 *end)
 {
-	return forwards6(address);
+	if (tuple->protocol != TCP && tuple->protocol != UDP)
+		return NO_FLOW;
+	if (header + UDP_HEADER > end || length < UDP_HEADER)
+		return NO_FLOW;
+	__builtin_memcpy(tuple->source_port, header, 2);
+	__builtin_memcpy(tuple->destination_port, header + 2, 2);
+	u8 flags = ACK;
+	if (tuple->protocol == TCP) {
+		if (header + TCP_HEADER > end || length < TCP_HEADER)
+			return NO_FLOW;
+		flags = header[TCP_FLAGS];
+	}
+	struct flow *flow = bpf_map_lookup_elem(&flows, tuple);
+	if (!flow)
+		return NO_FLOW;
+	if (flags & (FIN | RST))
+		return doubt(tuple, flow);
+	if (!is_amid(flags) || flow->ingress != packet->ingress || flow->confirmed < since())
+		return NO_FLOW;
+	packet->flow = flow;
+	return REDIRECTED;
+}
+
+INLINE enum outcome find4(struct packet *packet, const u8 *header, const u8 *end)
+{
+	if (read16(header + 6) & FRAGMENT)
+		return NO_FLOW;
+	struct tuple tuple = { .protocol = header[9], .family = 4 };
+	__builtin_memcpy(tuple.source, header + 12, 4);
+	__builtin_memcpy(tuple.destination, header + 16, 4);
+	return find(packet, &tuple, header + IPV4, read16(header + 2) - IPV4, end);
+}
+
+INLINE enum outcome find6(struct packet *packet, const u8 *header, const u8 *end)
+{
+	struct tuple tuple = { .protocol = header[6], .family = 6 };
+	__builtin_memcpy(tuple.source, header + 8, 16);
+	__builtin_memcpy(tuple.destination, header + 24, 16);
+	return find(packet, &tuple, header + IPV6, read16(header + 4), end);
+}
+
+INLINE enum outcome decide4(const struct settings *now, struct packet *packet, const u8 *header, const u8 *end)
+{
+	const u8 *destination = header + 16;
+	if (now->flows) {
+		enum outcome outcome = find4(packet, header, end);
+		if (outcome != REDIRECTED)
+			return outcome;
+		destination = packet->flow->destination;
+	}
+	if (!forwards4(destination))
+		return ROUTE;
+	return forwards4(header + 12) ? REDIRECTED : SOURCE;
+}
+
+INLINE enum outcome decide6(const struct settings *now, struct packet *packet, const u8 *header, const u8 *end)
+{
+	const u8 *destination = header + 24;
+	if (now->flows) {
+		enum outcome outcome = find6(packet, header, end);
+		if (outcome != REDIRECTED)
+			return outcome;
+		destination = packet->flow->destination;
+	}
+	if (!forwards6(destination))
+		return ROUTE;
+	return forwards6(header + 8) ? REDIRECTED : SOURCE;
+}
+
+/* What a flow changes: addresses, ports, and by how much the sums of both change. */
+struct change {
+	const u8 *source, *destination, *source_port, *destination_port;
+	u16 addresses, all;
+};
+
+INLINE u16 read_sum(const u8 *at)
+{
+	u16 sum;
+	__builtin_memcpy(&sum, at, 2);
+	return sum;
+}
+
+INLINE u16 folded(u32 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum + (sum >> 16);
+}
+
+/* RFC 1624, equation 3; sums are in the order of bytes of the packet. */
+INLINE void adjust(u8 *at, u16 change)
+{
+	u16 sum = ~folded((u16)~read_sum(at) + (u32)change);
+	__builtin_memcpy(at, &sum, 2);
+}
+
+/* Adjusts the checksum of TCP or UDP; `pseudo` is the sum of the pseudo header, which a field that is left to the device
+ * has alone. A field that has it by chance is completed with the others by the process. */
+INLINE void adjust_transport(u8 *at, const struct change *change, int partial, u16 pseudo, int udp)
+{
+	if (partial && read_sum(at) == pseudo) {
+		u16 sum = folded((u32)pseudo + change->addresses);
+		__builtin_memcpy(at, &sum, 2);
+		return;
+	}
+	if (udp && !read_sum(at))
+		return;
+	adjust(at, change->all);
+	if (udp && !read_sum(at)) {
+		u16 ones = 0xffff;
+		__builtin_memcpy(at, &ones, 2);
+	}
+}
+
+INLINE u32 words(const u8 *at, int count)
+{
+	u32 sum = 0;
+	for (int i = 0; i < count; i++)
+		sum += read_sum(at + 2 * i);
+	return sum;
+}
+
+/* The sum of protocol and length of a pseudo header. */
+INLINE u32 pseudo(u8 protocol, const u8 *length, u16 less)
+{
+	u16 number = read16(length) - less;
+	const u8 rest[4] = { 0, protocol, number >> 8, number };
+	return words(rest, 2);
+}
+
+/* Changes ports and checksum of TCP or UDP. */
+INLINE void change_transport(u8 *header, const u8 *end, u8 protocol, const struct change *change, int partial, u16 sum)
+{
+	if (header + UDP_HEADER > end)
+		return;
+	if (protocol == UDP) {
+		adjust_transport(header + UDP_CHECKSUM, change, partial, sum, 1);
+	} else {
+		if (header + TCP_HEADER > end)
+			return;
+		adjust_transport(header + TCP_CHECKSUM, change, partial, sum, 0);
+	}
+	__builtin_memcpy(header, change->source_port, 2);
+	__builtin_memcpy(header + 2, change->destination_port, 2);
+}
+
+/* Changes addresses, ports and checksums of a packet that `look` has found good. */
+INLINE void translate(u8 *frame, const u8 *end, const struct change *change, int partial)
+{
+	u8 *header = frame + ETHERNET;
+	if (header + IPV4 > end)
+		return;
+	if (read16(frame + 12) == ETHERTYPE_IPV4) {
+		u16 sum = folded(words(header + 12, 4) + pseudo(header[9], header + 2, IPV4));
+		change_transport(header + IPV4, end, header[9], change, partial, sum);
+		adjust(header + 10, change->addresses);
+		__builtin_memcpy(header + 12, change->source, 4);
+		__builtin_memcpy(header + 16, change->destination, 4);
+		return;
+	}
+	if (header + IPV6 > end)
+		return;
+	u16 sum = folded(words(header + 8, 16) + pseudo(header[6], header + 4, 0));
+	change_transport(header + IPV6, end, header[6], change, partial, sum);
+	__builtin_memcpy(header + 8, change->source, 16);
+	__builtin_memcpy(header + 24, change->destination, 16);
+}
+
+/* Changes a packet that is taken as its flow says. */
+INLINE void take(u8 *frame, const u8 *end, struct flow *flow, int partial)
+{
+	struct change change = {
+		flow->source, flow->destination, flow->source_port, flow->destination_port, flow->address_change, flow->change,
+	};
+	if (flow->translates)
+		translate(frame, end, &change, partial);
+	u64 time = bpf_ktime_get_coarse_ns();
+	if (time - flow->last > PRECISION)
+		flow->last = time;
+}
+
+/* Reads addresses and ports of a packet of TCP or UDP without options; false for others. */
+INLINE int read_tuple(const u8 *frame, const u8 *end, struct tuple *tuple)
+{
+	const u8 *header = frame + ETHERNET, *transport = header + IPV4;
+	if (transport + UDP_HEADER > end)
+		return 0;
+	if (read16(frame + 12) == ETHERTYPE_IPV4) {
+		tuple->family = 4;
+		tuple->protocol = header[9];
+		__builtin_memcpy(tuple->source, header + 12, 4);
+		__builtin_memcpy(tuple->destination, header + 16, 4);
+	} else {
+		transport = header + IPV6;
+		if (transport + UDP_HEADER > end)
+			return 0;
+		tuple->family = 6;
+		tuple->protocol = header[6];
+		__builtin_memcpy(tuple->source, header + 8, 16);
+		__builtin_memcpy(tuple->destination, header + 24, 16);
+	}
+	__builtin_memcpy(tuple->source_port, transport, 2);
+	__builtin_memcpy(tuple->destination_port, transport + 2, 2);
+	return 1;
+}
+
+/* Changes a taken packet back to what was received: the other direction's entry has it, and its changes of sums are the
+ * same. The process has completed checksums. Returns false if the flow has gone. */
+INLINE int restore(u8 *frame, const u8 *end)
+{
+	struct tuple sent = {};
+	if (!read_tuple(frame, end, &sent))
+		return 0;
+	struct tuple key = inverse(&sent);
+	const struct flow *other = bpf_map_lookup_elem(&flows, &key);
+	if (!other)
+		return 0;
+	struct change change = {
+		other->destination, other->source, other->destination_port, other->source_port, other->address_change, other->change,
+	};
+	if (other->translates)
+		translate(frame, end, &change, 0);
+	return 1;
+}
+
+INLINE int as_received(const struct settings *now, u8 *frame, const u8 *end)
+{
+	return !now->flows || restore(frame, end);
 }
 
 /* As `look`, for frames with the tag of a VLAN as well, which has settings of its own. */
-INLINE enum outcome look_tagged(const struct settings *now, const u8 *frame, const u8 *end, u32 *route)
+INLINE enum outcome look_tagged(const struct settings *now, struct packet *packet, const u8 *frame, const u8 *end)
 {
 	const u8 *header = frame + ETHERNET + TAG;
 	if (header > end || read16(frame + 12) != ETHERTYPE_VLAN || !is_to(now, frame))
-		return look(now, frame, end, route);
+		return look(now, packet, frame, end);
 	u32 id = read16(frame + ETHERNET) & VLAN_ID;
 	const struct settings *vlan = bpf_map_lookup_elem(&vlans, &id);
-	return vlan ? look_at(vlan, read16(frame + ETHERNET + 2), header, end, route) : OTHER_TYPE;
+	return vlan ? look_at(vlan, packet, read16(frame + ETHERNET + 2), header, end) : OTHER_TYPE;
 }
 
 SECTION("xdp") int xsk_def_prog(struct xdp_md *context)
 {
-	const u8 *frame = (const u8 *)(long)context->data;
+	u8 *frame = (u8 *)(long)context->data;
 	const u8 *end = (const u8 *)(long)context->data_end;
+	struct packet packet = { .ingress = context->ingress_ifindex };
 	u32 zero = 0;
 	const struct settings *now = bpf_map_lookup_elem(&settings, &zero);
 	if (!now)
 		return XDP_PASS;
 	if (is_returned(now))
 		return XDP_PASS;
-	u32 route;
-	enum outcome outcome = look_tagged(now, frame, end, &route);
+	enum outcome outcome = look_tagged(now, &packet, frame, end);
 	if (outcome == REDIRECTED && is_stalled())
 		outcome = STALLED;
 	if (outcome != REDIRECTED)
 		return count(outcome, XDP_PASS);
 	int action = bpf_redirect_map(&xsks_map, context->rx_queue_index, XDP_PASS);
+	if (action == XDP_REDIRECT && packet.flow)
+		take(frame, end, packet.flow, now->partial);
 	return count(action == XDP_REDIRECT ? REDIRECTED : NO_SOCKET, action);
 }
 

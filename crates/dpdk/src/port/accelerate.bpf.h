@@ -4,7 +4,7 @@
  * A packet that is only to be forwarded, by a route between accelerated interfaces, is forwarded by Turnpike; everything
  * else goes to the kernel, as if there were no program. Doubts are decided in favour of the kernel, which forwards as well.
  *
- * The source that includes this defines `route4` and `route6`.
+ * The source that includes this defines `struct packet`, `decide4`, `decide6` and `as_received`.
  */
 
 #include "xdp.bpf.h"
@@ -32,6 +32,8 @@ enum outcome {
 	CHECKSUM, /* of TCP or UDP, left to the device by the sender */
 	NO_WAY, /* the outgoing interface takes no frames of XDP programs, or is not ready */
 	UNSENT, /* not counted here, but by unsent.bpf.c */
+	NO_FLOW, /* where flows are followed: of none that the kernel has let pass */
+	ENDED, /* returned when its flow had ended, so that nobody knows the packet as it was received: dropped */
 	OUTCOMES,
 };
 
@@ -41,6 +43,9 @@ struct settings {
 	u8 ip4, ip6; /* forwarding is on */
 	u8 generic; /* the kernel's stack runs the program, and runs it for returned frames as well */
 	u8 interface; /* its number */
+	u8 flows; /* packets of flows only */
+	u8 partial; /* checksums may be left to the device */
+	u8 unused[2];
 };
 
 struct {
@@ -117,6 +122,13 @@ INLINE u16 read16(const u8 *at)
 	return (u16)at[0] << 8 | at[1];
 }
 
+/* A number of 16 bits whose bounds the kernel's verifier sees; that of Linux 6.1 loses them where bytes are joined. */
+INLINE u64 bounded(u64 number)
+{
+	asm volatile("" : "+r"(number));
+	return number & 0xffff;
+}
+
 /* 0/8, 127/8, and everything from the multicast groups on. */
 INLINE int is_special4(const u8 *address)
 {
@@ -146,12 +158,18 @@ INLINE int forwards6(const u8 *address)
 	return forwards && *forwards;
 }
 
-/* The number of the route to an address if its packets are forwarded, else 0. */
-INLINE u32 route4(const u8 *address);
-INLINE u32 route6(const u8 *address);
+/* A packet that is looked at, as far as the way of forwarding knows more about it than its bytes. */
+struct packet;
 
-/* Returns REDIRECTED if the packet may be forwarded, with the number of its route, else the reason why it may not. */
-INLINE enum outcome look4(const struct settings *now, const u8 *header, const u8 *end, u32 *route)
+/* Decides about a valid packet by its addresses: REDIRECTED if it may be forwarded, else the reason why it may not. */
+INLINE enum outcome decide4(const struct settings *now, struct packet *packet, const u8 *header, const u8 *end);
+INLINE enum outcome decide6(const struct settings *now, struct packet *packet, const u8 *header, const u8 *end);
+
+/* Changes a frame that the process returns back to what was received; false if that is not known any more. */
+INLINE int as_received(const struct settings *now, u8 *frame, const u8 *end);
+
+/* Returns REDIRECTED if the packet may be forwarded, else the reason why it may not. */
+INLINE enum outcome look4(const struct settings *now, struct packet *packet, const u8 *header, const u8 *end)
 {
 	if (!now->ip4)
 		return OFF;
@@ -159,7 +177,7 @@ INLINE enum outcome look4(const struct settings *now, const u8 *header, const u8
 		return MALFORMED;
 	if ((header[0] & 15) != 5)
 		return OPTIONS;
-	u16 length = read16(header + 2);
+	u64 length = bounded(read16(header + 2));
 	if (length < IPV4 || header + length > end)
 		return MALFORMED;
 	if (length > now->longest)
@@ -168,19 +186,16 @@ INLINE enum outcome look4(const struct settings *now, const u8 *header, const u8
 		return TTL;
 	if (is_special4(header + 12) || is_special4(header + 16))
 		return ADDRESSES;
-	*route = route4(header + 16);
-	if (!*route)
-		return ROUTE;
-	return route4(header + 12) ? REDIRECTED : SOURCE;
+	return decide4(now, packet, header, end);
 }
 
-INLINE enum outcome look6(const struct settings *now, const u8 *header, const u8 *end, u32 *route)
+INLINE enum outcome look6(const struct settings *now, struct packet *packet, const u8 *header, const u8 *end)
 {
 	if (!now->ip6)
 		return OFF;
 	if (header + IPV6 > end || header[0] >> 4 != 6)
 		return MALFORMED;
-	u32 length = IPV6 + (u32)read16(header + 4);
+	u64 length = IPV6 + bounded(read16(header + 4));
 	if (length == IPV6 || header + length > end)
 		return MALFORMED;
 	if (length > now->longest)
@@ -191,10 +206,7 @@ INLINE enum outcome look6(const struct settings *now, const u8 *header, const u8
 		return TTL;
 	if (is_special6(header + 8) || is_special6(header + 24))
 		return ADDRESSES;
-	*route = route6(header + 24);
-	if (!*route)
-		return ROUTE;
-	return route6(header + 8) ? REDIRECTED : SOURCE;
+	return decide6(now, packet, header, end);
 }
 
 /* True for a frame that the process has returned on this CPU, which the kernel's stack shows the program again. */
@@ -228,31 +240,34 @@ INLINE int is_to(const struct settings *now, const u8 *frame)
 }
 
 /* Looks at a packet of this Ethertype. */
-INLINE enum outcome look_at(const struct settings *now, u16 type, const u8 *header, const u8 *end, u32 *route)
+INLINE enum outcome look_at(const struct settings *now, struct packet *packet, u16 type, const u8 *header, const u8 *end)
 {
 	if (type == ETHERTYPE_IPV4)
-		return look4(now, header, end, route);
+		return look4(now, packet, header, end);
 	if (type == ETHERTYPE_IPV6)
-		return look6(now, header, end, route);
+		return look6(now, packet, header, end);
 	return OTHER_TYPE;
 }
 
-INLINE enum outcome look(const struct settings *now, const u8 *frame, const u8 *end, u32 *route)
+INLINE enum outcome look(const struct settings *now, struct packet *packet, const u8 *frame, const u8 *end)
 {
 	const u8 *header = frame + ETHERNET;
 	if (header > end)
 		return MALFORMED;
 	if (!is_to(now, frame))
 		return OTHER_MAC;
-	return look_at(now, read16(frame + 12), header, end, route);
+	return look_at(now, packet, read16(frame + 12), header, end);
 }
 
 /* Gives the kernel a frame that the process has received and does not forward, see `Returner`. */
 SECTION("xdp") int turnpike_return(struct xdp_md *context)
 {
-	(void)context;
+	u8 *frame = (u8 *)(long)context->data;
+	const u8 *end = (const u8 *)(long)context->data_end;
 	u32 zero = 0;
 	const struct settings *now = bpf_map_lookup_elem(&settings, &zero);
+	if (now && !as_received(now, frame, end))
+		return count(ENDED, XDP_DROP);
 	u32 *frames = bpf_map_lookup_elem(&returning, &zero);
 	if (now && now->generic && frames)
 		*frames += 1;

@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::bpf::{self, Map, Mapped};
+use super::flows::{FlowTap, Flows};
 use super::in_kernel::{self, KernelTables};
 use super::libbpf::{Libbpf, errno};
 use crate::Errno;
@@ -74,11 +75,15 @@ pub enum Outcome {
     NoWay,
     /// Redirected, and not sent: the outgoing interface has refused it. Only with [`KernelTables`].
     Unsent,
+    /// To the kernel: where flows are followed, it is of none that the kernel lets pass.
+    NoFlow,
+    /// Dropped: returned when its flow had ended.
+    Ended,
 }
 
 impl Outcome {
     /// All, in the program's order.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Redirected,
         Self::NoSocket,
         Self::Off,
@@ -96,6 +101,8 @@ impl Outcome {
         Self::Checksum,
         Self::NoWay,
         Self::Unsent,
+        Self::NoFlow,
+        Self::Ended,
     ];
 
     /// Returns its name for operators.
@@ -118,6 +125,8 @@ impl Outcome {
             Self::Checksum => "checksum",
             Self::NoWay => "no-way",
             Self::Unsent => "unsent",
+            Self::NoFlow => "no-flow",
+            Self::Ended => "flow-ended",
         }
     }
 }
@@ -133,6 +142,8 @@ pub struct Taken {
     pub ip4: bool,
     /// True for IPv6.
     pub ip6: bool,
+    /// True if checksums of received packets may be left to a device.
+    pub partial_checksums: bool,
 }
 
 /// `struct settings`.
@@ -144,9 +155,12 @@ struct Settings {
     ip6: u8,
     generic: u8,
     interface: u8,
+    flows: u8,
+    partial: u8,
+    unused: [u8; 2],
 }
 
-const _: () = assert!(size_of::<Settings>() == 12);
+const _: () = assert!(size_of::<Settings>() == 16);
 
 /// `struct key4`.
 #[repr(C)]
@@ -244,6 +258,15 @@ impl Prefixes {
         ]
     }
 
+    /// Returns true if packets to this address are forwarded.
+    pub fn forwards(&self, address: IpAddr) -> bool {
+        let answer = match address {
+            IpAddr::V4(of) => self.four.get(&Key4 { bits: 32, address: of.octets() }),
+            IpAddr::V6(of) => self.six.get(&Key6 { bits: 128, address: of.octets() }),
+        };
+        answer.is_ok_and(|forwards| forwards != 0)
+    }
+
     /// Removes the answer for a prefix; a shorter one answers from then on.
     ///
     /// # Errors
@@ -257,14 +280,14 @@ impl Prefixes {
     }
 }
 
-/// The programs with their maps, loaded.
+/// Programs with their maps, loaded.
 pub(super) struct Loaded {
     libbpf: Libbpf,
     object: NonNull<c_void>,
 }
 
 impl Loaded {
-    /// Loads the programs of an object, which has these maps in common with others.
+    /// Loads an object with these maps of the process in the place of its own.
     pub(super) fn new<'m>(
         bytes: &'static [u8],
         shared: impl Iterator<Item = (&'static CStr, BorrowedFd<'m>)>,
@@ -303,7 +326,7 @@ impl Loaded {
     ///
     /// # Safety
     /// The program declares it with these types.
-    unsafe fn map<K, V>(&self, name: &CStr) -> Result<Map<K, V>, String> {
+    pub(super) unsafe fn map<K, V>(&self, name: &CStr) -> Result<Map<K, V>, String> {
         let map = self.find_map(name)?;
         // SAFETY: a map of the object, which keeps the descriptor open while it is duplicated.
         let descriptor = unsafe { BorrowedFd::borrow_raw((self.libbpf.map)(map.as_ptr())) };
@@ -334,6 +357,11 @@ pub(super) fn problem(step: &str, errno: Errno) -> String {
     format!("the XDP program: {step}: {errno}")
 }
 
+/// Loads the programs of an accelerated interface.
+pub(super) fn load(prefixes: &Prefixes, flows: Option<&Flows>) -> Result<Loaded, String> {
+    Loaded::new(OBJECT, prefixes.maps().into_iter().chain(flows.into_iter().flat_map(Flows::maps)))
+}
+
 /// The number of programs that were attached.
 static ATTACHED: AtomicU64 = AtomicU64::new(0);
 
@@ -352,6 +380,8 @@ pub struct Acceleration {
     known_vlans: Mutex<BTreeSet<u16>>,
     outcomes: Map<u32, u64>,
     _prefixes: Arc<Prefixes>,
+    /// The flows whose packets alone are taken.
+    flows: Option<Arc<Flows>>,
     /// The tables by which the program forwards itself, and the number of its interface there.
     forwards: Option<(Arc<KernelTables>, u8)>,
     /// Frames that were not sent for an earlier program of this number.
@@ -360,17 +390,19 @@ pub struct Acceleration {
 
 impl Acceleration {
     /// Attaches the program to an interface. Until [`Self::take`] all packets are the kernel's. With `in_kernel` it is the
-    /// one that forwards itself, and this the number of its interface in [`KernelTables`].
+    /// one that forwards itself, and this the number of its interface in [`KernelTables`]; `flows`: it takes packets of
+    /// [`Flows`] only.
     ///
     /// # Errors
     /// The reason; the interface is as before.
     pub(super) fn attach(
         name: &str,
         interface: u32,
-        in_kernel: Option<u8>,
+        (in_kernel, flows): (Option<u8>, bool),
     ) -> Result<Self, String> {
         let no_maps = |errno| problem("making maps", errno);
         let prefixes = Prefixes::shared().map_err(no_maps)?;
+        let flows = flows.then(Flows::shared).transpose().map_err(no_maps)?;
         let forwards = match in_kernel {
             None => None,
             Some(number) => Some((KernelTables::shared().map_err(no_maps)?, number)),
@@ -380,7 +412,7 @@ impl Acceleration {
             Some((tables, number)) => tables.unsent(*number).map_err(no_maps)?,
         };
         let loaded = match &forwards {
-            None => Loaded::new(OBJECT, prefixes.maps().into_iter())?,
+            None => load(&prefixes, flows.as_deref())?,
             Some((tables, _)) => {
                 Loaded::new(in_kernel::OBJECT, prefixes.maps().into_iter().chain(tables.maps()))?
             }
@@ -411,6 +443,7 @@ impl Acceleration {
             known_vlans: Mutex::default(),
             outcomes,
             _prefixes: prefixes,
+            flows,
             forwards,
             unsent_before,
         };
@@ -427,6 +460,14 @@ impl Acceleration {
     /// Returns a number that no other of this process has, before or after.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Opens a packet socket by which flows that leave by this interface are confirmed; `None` where it does not follow flows.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn flow_tap(&self) -> Result<Option<FlowTap>, String> {
+        self.flows.as_ref().map(|flows| FlowTap::open(self.interface, flows)).transpose()
     }
 
     /// Returns the reason for which the kernel's stack, not the interface's driver, runs the program; `None`: the driver
@@ -464,15 +505,15 @@ impl Acceleration {
     }
 
     fn settings(&self, wanted: &Taken) -> Settings {
-        let Taken { mac, longest, ip4, ip6 } = *wanted;
-        let (ip4, ip6) = (ip4.into(), ip6.into());
-        let generic = self.generic.is_some().into();
+        let Taken { mac, longest, ip4, ip6, partial_checksums } = *wanted;
+        let (ip4, ip6, partial) = (ip4.into(), ip6.into(), partial_checksums.into());
+        let (generic, flows) = (self.generic.is_some().into(), self.flows.is_some().into());
         // A program that forwards itself knows the MTU of each way out.
         let (longest, interface) = match &self.forwards {
             None => (longest, 0),
             Some((_, number)) => (u16::MAX, *number),
         };
-        Settings { mac, longest, ip4, ip6, generic, interface }
+        Settings { mac, longest, ip4, ip6, generic, interface, flows, partial, unused: [0; 2] }
     }
 
     /// Returns the tables by which its program forwards itself; `None`: it takes packets for the port.
@@ -511,8 +552,8 @@ impl Acceleration {
     }
 }
 
-/// Returns the time of the clock that the program reads.
-fn monotonic() -> Duration {
+/// Returns the time of the clock that the programs read.
+pub(super) fn monotonic() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: room for the answer; every kernel has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };

@@ -193,6 +193,13 @@ impl<K, V> Map<K, V> {
         Ok(Self { descriptor, of: PhantomData })
     }
 
+    /// Creates a hash table. Memory of its elements is taken as it fills.
+    pub(super) fn hash(most: u32) -> Result<Self, Errno> {
+        const HASH: u32 = 1;
+        const NO_PREALLOC: u32 = 1;
+        Self::create(HASH, most, NO_PREALLOC, 0)
+    }
+
     /// Creates it for the map with this descriptor.
     ///
     /// # Safety
@@ -219,6 +226,16 @@ impl<K, V> Map<K, V> {
     /// Removes an element.
     pub(super) fn remove(&self, key: &K) -> Result<(), Errno> {
         self.element(BPF_MAP_DELETE_ELEM, key, 0)
+    }
+
+    /// Reads an element.
+    pub(super) fn get(&self, key: &K) -> Result<V, Errno>
+    where
+        V: Default,
+    {
+        let mut value = V::default();
+        self.element(BPF_MAP_LOOKUP_ELEM, key, ptr::from_mut(&mut value) as u64)?;
+        Ok(value)
     }
 
     /// Reads the values of an element of a map with one for each possible processor.
@@ -328,6 +345,34 @@ pub(super) fn run_live(program: &impl AsFd, interface: u32, frame: &[u8]) -> Res
     call(BPF_PROG_TEST_RUN, attributes).map(drop)
 }
 
+/// Runs an XDP program over a frame as if an interface had received it; returns its verdict and the frame behind it.
+#[cfg(test)]
+pub(super) fn run(
+    program: &impl AsFd,
+    interface: u32,
+    frame: &[u8],
+) -> Result<(u32, Vec<u8>), Errno> {
+    let data_end = frame.len() as u32;
+    let context = XdpContext { data_end, ingress: interface, ..XdpContext::default() };
+    let mut out = vec![0; frame.len()];
+    let mut attributes = RunAttributes {
+        program: program.as_fd().as_raw_fd() as u32,
+        data_size_in: data_end,
+        data_size_out: data_end,
+        data_in: frame.as_ptr() as u64,
+        data_out: out.as_mut_ptr() as u64,
+        repeat: 1,
+        context_size_in: size_of::<XdpContext>() as u32,
+        context_in: ptr::from_ref(&context) as u64,
+        ..RunAttributes::default()
+    };
+    let size = size_of::<RunAttributes>();
+    // SAFETY: the kernel writes the attributes, and no more than the frame's length into the memory behind it.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &mut attributes, size) };
+    Errno::result(done)?;
+    Ok((attributes.result, out))
+}
+
 /// Attaches the hook's program to an interface, for as long as the descriptor is open.
 pub(super) fn attach(hook: Hook, interface: u32) -> Result<OwnedFd, Errno> {
     let program = load(hook)?;
@@ -381,8 +426,8 @@ fn descriptor(result: i32) -> Result<OwnedFd, Errno> {
 fn call<T>(command: libc::c_long, mut attributes: T) -> Result<i32, Errno> {
     let size = size_of::<T>();
     // SAFETY: the kernel reads and writes no more than the attributes, and reads memory to which they point, which lives
-    // until the call returns. It writes into that for `Map::get_all` only, which has room for all
-    // processors.
+    // until the call returns. It writes into that for `Map::get` only, which has room for a value, and `Map::get_all`,
+    // which has room for those of all processors.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &mut attributes, size) };
     if result < 0 { Err(Errno::last()) } else { Ok(result as i32) }
 }

@@ -146,6 +146,7 @@ static __attribute__((noinline)) u32 find6(u64 high, u64 low)
 	return 0;
 }
 
+/* The number of the route to an address if its packets are forwarded, else 0. */
 INLINE u32 route4(const u8 *address)
 {
 	u32 number = find4(read32(address));
@@ -156,6 +157,35 @@ INLINE u32 route6(const u8 *address)
 {
 	u32 number = find6(read64(address), read64(address + 8));
 	return number >= FIRST_DYNAMIC ? number : 0;
+}
+
+struct packet {
+	u32 route; /* its number */
+};
+
+INLINE enum outcome decide4(const struct settings *now, struct packet *packet, const u8 *header, const u8 *end)
+{
+	(void)now, (void)end;
+	packet->route = route4(header + 16);
+	if (!packet->route)
+		return ROUTE;
+	return route4(header + 12) ? REDIRECTED : SOURCE;
+}
+
+INLINE enum outcome decide6(const struct settings *now, struct packet *packet, const u8 *header, const u8 *end)
+{
+	(void)now, (void)end;
+	packet->route = route6(header + 24);
+	if (!packet->route)
+		return ROUTE;
+	return route6(header + 8) ? REDIRECTED : SOURCE;
+}
+
+/* The process gets no frames. */
+INLINE int as_received(const struct settings *now, u8 *frame, const u8 *end)
+{
+	(void)now, (void)frame, (void)end;
+	return 1;
 }
 
 /* A next hop as next_hop.rs packs it. */
@@ -366,8 +396,8 @@ SECTION("xdp") int turnpike_forward(struct xdp_md *context)
 		return XDP_PASS;
 	if (is_returned(now))
 		return XDP_PASS;
-	u32 route = 0;
-	enum outcome outcome = look(now, received, (const u8 *)(long)context->data_end, &route);
+	struct packet packet = { 0 };
+	enum outcome outcome = look(now, &packet, received, (const u8 *)(long)context->data_end);
 	if (outcome == REDIRECTED && is_stalled())
 		outcome = STALLED;
 	if (outcome != REDIRECTED)
@@ -381,7 +411,7 @@ SECTION("xdp") int turnpike_forward(struct xdp_md *context)
 	int is_ip4 = header[0] >> 4 == 4;
 	if (!is_ip4 && header + IPV6 > end)
 		return count(MALFORMED, XDP_PASS);
-	struct verdict verdict = is_ip4 ? judge4(header, end, route) : judge6(header, end, route);
+	struct verdict verdict = is_ip4 ? judge4(header, end, packet.route) : judge6(header, end, packet.route);
 	if (verdict.outcome != REDIRECTED)
 		return count(verdict.outcome, XDP_PASS);
 	return send(now, frame, verdict.hop, is_ip4);

@@ -9,7 +9,7 @@ typedef unsigned long long u64;
 struct xdp_md {
 	u32 data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex;
 };
-enum { XDP_PASS = 2, XDP_REDIRECT = 4 };
+enum { XDP_DROP = 1, XDP_PASS = 2, XDP_REDIRECT = 4 };
 enum {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,

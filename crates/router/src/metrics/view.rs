@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use api::report::{
-    Class, Collector, Counters, Exporter, Exporters, Interference, QueueClass, Remote, SourceReport,
+    AcceleratedFlows, Class, Collector, Counters, Exporter, Exporters, Interference, QueueClass,
+    Remote, SourceReport,
 };
 use control::rib::{RouteSource, Summary};
 use dataplane::bond::BondTable;
@@ -95,6 +96,8 @@ pub struct View {
     pub neighbours: Vec<(String, u64)>,
     /// Packets of accelerated interfaces, by interface and outcome.
     pub accelerated: Vec<(String, String, u64)>,
+    /// The kernel's flows, where packets of no others are accelerated.
+    pub accelerated_flows: Option<AcceleratedFlows>,
     /// The number of the configuration.
     pub configuration: u64,
     /// True if it waits for confirmation.
@@ -419,7 +422,16 @@ impl View {
         let help =
             "Packets received by accelerated interfaces, by the decision of their XDP programs";
         let samples = self.accelerated.iter().map(sample);
-        families.counters("turnpike_acceleration_packets", help, samples)
+        families.counters("turnpike_acceleration_packets", help, samples)?;
+        let Some(flows) = &self.accelerated_flows else { return Ok(()) };
+        let help = "Established flows of the kernel that may be accelerated";
+        families.gauge("turnpike_acceleration_flows", help, flows.known)?;
+        let help = "Flows left to the kernel because the table of accelerated ones was full";
+        families.counter("turnpike_acceleration_flows_refused", help, flows.refused)?;
+        let help = "Accelerated flows that have ended";
+        families.counter("turnpike_acceleration_flows_ended", help, flows.ended)?;
+        let help = "Timeouts of the kernel renewed for accelerated flows";
+        families.counter("turnpike_acceleration_flows_renewed", help, flows.renewed)
     }
 
     fn queues(&self, families: &mut Families<'_>) -> fmt::Result {

@@ -26,6 +26,7 @@ use super::super::ports::OpenPort;
 use super::Owner;
 use super::accelerated_vlans::{VlanNow, VlansNow, taken};
 use super::in_kernel::{self, Ways};
+use super::kernel_flows::FollowedFlows;
 use super::kernel_rules::{KernelRules, Verdict};
 use super::state::Devices;
 use super::turn::Turn;
@@ -63,6 +64,10 @@ pub(super) struct Accelerated {
     obstacles: Option<Vec<String>>,
     /// Destinations whose packets stay with the kernel by its rules.
     stay: BTreeSet<IpNet>,
+    /// The kernel's flows, where nothing else is taken.
+    flows: Option<FollowedFlows>,
+    /// The reason why they cannot be followed.
+    no_flows: Option<String>,
     /// Keeps the programs taking packets.
     keeper: Option<Keeper>,
     /// Set at the end: nothing is taken any more.
@@ -254,6 +259,25 @@ impl Accelerated {
         self.treat_anew(&changed, rib);
     }
 
+    /// Follows the kernel's flows by these interfaces, once there are maps of prefixes.
+    fn follow_flows<'a>(
+        &mut self,
+        interfaces: impl Iterator<Item = (&'a str, &'a dpdk::Acceleration)>,
+    ) {
+        let Some(prefixes) = &self.prefixes else { return };
+        if self.flows.is_none() {
+            let begun = FollowedFlows::begin(prefixes.clone());
+            let failed = begun.as_ref().err().cloned();
+            if let (Some(error), None) = (&failed, &self.no_flows) {
+                tracing::error!("accelerate: all packets stay with the kernel: {error}");
+            }
+            (self.flows, self.no_flows) = (begun.ok(), failed);
+        }
+        if let Some(flows) = &mut self.flows {
+            flows.confirm_by(interfaces);
+        }
+    }
+
     /// Brings these prefixes, and all within them, into the maps by their present treatment.
     fn treat_anew(&mut self, changed: &BTreeSet<IpNet>, rib: &mut Rib) {
         if let (Some(ways), Some(prefixes)) = (&self.ways, &self.prefixes) {
@@ -370,6 +394,10 @@ impl Owner {
             ways.follow(accelerated(&self.devices).map(|(open, _)| (open, self.mtu_of(open))));
             self.accelerated.ways = Some(ways);
         }
+        if self.configurations.current.acceleration.flows {
+            let interfaces = accelerated(&self.devices).map(|(open, of)| (&*open.name, of));
+            self.accelerated.follow_flows(interfaces);
+        }
         // After the maps: what they have no room for is a reason to take nothing.
         let wanted: Vec<_> = accelerated(&self.devices)
             .map(|(open, acceleration)| (open.id, self.wanted(open, acceleration, longest)))
@@ -395,7 +423,8 @@ impl Owner {
     /// Returns the packets that an interface and its VLANs are to take.
     fn wanted(&self, open: &OpenPort, acceleration: &dpdk::Acceleration, longest: u16) -> Now {
         let (program, mac) = (acceleration.number(), open.port.mac());
-        let own = self.families(&open.name, mac, longest);
+        let mut own = self.families(&open.name, mac, longest);
+        own.taken.partial_checksums = open.port.partial_checksums();
         Now { program, own, vlans: self.wanted_vlans(open.id, mac, longest) }
     }
 
@@ -419,13 +448,14 @@ impl Owner {
         };
         let unread = self.accelerated.keeper.is_none();
         let unread = unread.then(|| "the kernel's routes are being read".to_owned());
-        let full = obstacle.or(unread).or(full);
+        let full = obstacle.or(unread).or(full).or_else(|| self.accelerated.no_flows.clone());
         let off = |on: bool, sysctl: String| (!on).then(|| format!("{sysctl} is 0"));
         let ip4_sysctl = format!("net.ipv4.conf.{name}.forwarding");
         let ip4 = full.clone().or_else(|| off(sysctls.ip4_forwarding, ip4_sysctl)).or_else(strict);
         let ip6_sysctl = "net.ipv6.conf.all.forwarding".to_owned();
         let ip6 = full.or_else(|| off(sysctls.ip6_forwarding, ip6_sysctl));
-        let taken = Taken { mac, longest, ip4: ip4.is_none(), ip6: ip6.is_none() };
+        let (four, six) = (ip4.is_none(), ip6.is_none());
+        let taken = Taken { mac, longest, ip4: four, ip6: six, partial_checksums: false };
         Families { taken, ip4, ip6 }
     }
 
@@ -491,6 +521,7 @@ impl Owner {
         while !is_done() && Instant::now() < end {
             thread::sleep(Duration::from_millis(1));
         }
+        self.accelerated.flows = None;
         tracing::info!("accelerate: all packets stay with the kernel");
     }
 
@@ -539,6 +570,7 @@ impl Owner {
             interfaces: interfaces.collect(),
             boundaries: self.accelerated.boundaries.len(),
             in_kernel: self.accelerated.ways.is_some(),
+            flows: self.accelerated.flows.as_ref().map(FollowedFlows::report),
         }
     }
 }

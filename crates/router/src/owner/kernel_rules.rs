@@ -7,11 +7,13 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use anyhow::{Result, anyhow};
 use control::config::{Acceleration, Config};
 use ipnet::IpNet;
-use kernel_rules::{Action, Error, Inspection, Kind, Packets, Watch};
+use kernel_rules::{Action, Inspection, Kind, Packets, Watch};
 
 use super::super::acceleration::{obstacles, rules_options};
+use super::kernel_flows;
 
 /// What was found last.
 #[derive(Default)]
@@ -36,17 +38,20 @@ pub(super) struct Verdict {
 }
 
 impl KernelRules {
-    /// Starts to watch in the calling thread's network namespace.
+    /// Starts to watch in the calling thread's network namespace. Changes put flows in doubt, where they are followed.
     ///
     /// # Errors
-    /// The kernel's interfaces cannot be read, or no thread can be started.
-    pub(super) fn start(interfaces: &[String], of: &Acceleration) -> Result<Self, Error> {
-        let mut options = rules_options(&of.bypass, of.in_kernel);
+    /// The kernel's interfaces cannot be read, no thread can be started, or there is no table of flows.
+    pub(super) fn start(interfaces: &[String], of: &Acceleration) -> Result<Self> {
+        let mut options = rules_options(of);
         // The program of an accelerated interface is attached by a link, beside which no other can be.
         options.bypass.insert(Kind::Xdp);
         let latest = Arc::<Latest>::default();
         let found = latest.clone();
-        let watch = Watch::start(interfaces, &options, move |inspection| {
+        let doubt =
+            of.flows.then(kernel_flows::doubt).transpose().map_err(|error| anyhow!(error))?;
+        let on_notice = move || doubt.iter().for_each(|doubt| doubt());
+        let watch = Watch::start(interfaces, &options, on_notice, move |inspection| {
             *found.inspection.lock().unwrap_or_else(PoisonError::into_inner) = Some(inspection);
             found.is_new.store(true, Ordering::Release);
         })?;

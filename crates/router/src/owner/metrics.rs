@@ -57,6 +57,7 @@ impl Owner {
             VrfView { name: name.clone(), summary }
         };
         let neighbours = rib.neighbour_counts().iter();
+        let acceleration = self.acceleration();
         Some(View {
             at: Instant::now(),
             ledger: self.forwarding.ledger.clone(),
@@ -76,8 +77,7 @@ impl Owner {
             neighbours: neighbours
                 .map(|(id, count)| (self.interface_name(*id), *count as u64))
                 .collect(),
-            accelerated: self
-                .acceleration()
+            accelerated: acceleration
                 .interfaces
                 .into_iter()
                 .flat_map(|of| {
@@ -87,6 +87,7 @@ impl Owner {
                         .map(move |(outcome, count)| (name.clone(), outcome, count))
                 })
                 .collect(),
+            accelerated_flows: acceleration.flows,
             configuration: self.configurations.number(),
             is_unconfirmed: self.configurations.is_unconfirmed(),
             is_refused: self.configurations.is_refused(),

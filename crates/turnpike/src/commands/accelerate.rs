@@ -3,7 +3,6 @@
 //! The command makes the configuration `turnpike.accelerate { … }` and runs it like `turnpike run`. Interfaces, addresses,
 //! routes and neighbours stay the kernel's.
 
-use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -55,6 +54,10 @@ pub struct AccelerateArgs {
     /// Forward in the kernel, by the interfaces' XDP programs: no AF_XDP sockets, no cores for forwarders, no filters
     #[arg(long, conflicts_with_all = ["status", "stop"])]
     in_kernel: bool,
+    /// Accelerate established flows only, as the kernel's connection tracking knows them, with their NAT: the kernel's rules
+    /// decide about the first packets of each
+    #[arg(long, conflicts_with_all = ["status", "stop", "in_kernel"])]
+    flows: bool,
     /// Show the interfaces that are accelerated, and their packets
     #[arg(long, conflicts_with_all = ["interfaces", "stop"])]
     status: bool,
@@ -85,7 +88,7 @@ pub fn accelerate(args: &AccelerateArgs, program: &Program) -> Result<()> {
     let file = PathBuf::from("turnpike accelerate");
     let text = match args.in_kernel {
         true => in_kernel_configuration(&names, &args.bypass),
-        false => with_forwarders(&names, &args.bypass)?,
+        false => with_forwarders(&names, args)?,
     };
     let config = program.parse(&file, &text)?;
     let source = ConfigSource { file, language: Language::Turnpike };
@@ -93,8 +96,10 @@ pub fn accelerate(args: &AccelerateArgs, program: &Program) -> Result<()> {
 }
 
 /// Returns the configuration of interfaces whose packets forwarders get, with the kernel's forward chains as filters.
-fn with_forwarders(names: &[String], bypass: &[Kind]) -> Result<String> {
-    let inspection = inspect(names, &bypass.iter().copied().collect(), false)?;
+fn with_forwarders(names: &[String], args: &AccelerateArgs) -> Result<String> {
+    let bypass = args.bypass.iter().copied().collect();
+    let wanted = Acceleration { bypass, flows: args.flows, ..Acceleration::default() };
+    let inspection = inspect(names, &wanted)?;
     // Rules that filters cannot follow are named when the configuration is checked.
     let filters = kernel_rules::translate(&inspection).unwrap_or_default();
     if filters.rules > 0 {
@@ -106,7 +111,7 @@ fn with_forwarders(names: &[String], bypass: &[Kind]) -> Result<String> {
     let queued =
         |name: &String| Interface { name: name.clone(), queues: machine.queues(name).0.max(1) };
     let interfaces: Vec<Interface> = names.iter().map(queued).collect();
-    Ok(configuration(&interfaces, bypass, &filters))
+    Ok(configuration(&interfaces, &args.bypass, args.flows, &filters))
 }
 
 /// Returns the interfaces that can be accelerated, and logs the others.
@@ -141,11 +146,14 @@ pub fn check(config: &Config) -> Result<()> {
     };
     let mut problems: Vec<String> = accelerated.iter().filter_map(problem).collect();
     let mut names: Vec<String> = accelerated.iter().map(|port| port.name.clone()).collect();
-    let Acceleration { bypass, in_kernel, leaves_vlans, .. } = &config.acceleration;
+    let Acceleration { in_kernel, leaves_vlans, flows, .. } = &config.acceleration;
     if !leaves_vlans {
         names.extend(vlans_on(&names, &all));
     }
-    let inspection = inspect(&names, bypass, *in_kernel)?;
+    if *flows {
+        problems.extend(kernel_rules::examine_connections().err().map(|error| error.to_string()));
+    }
+    let inspection = inspect(&names, &config.acceleration)?;
     problems.extend(obstacles(&inspection, config));
     if *in_kernel && let Some(name) = names.first() {
         problems.extend(too_old(netdev::xdp(name)));
@@ -172,8 +180,8 @@ pub fn vlans_on(names: &[String], all: &[Described]) -> Vec<String> {
     found
 }
 
-fn inspect(names: &[String], bypass: &BTreeSet<Kind>, in_kernel: bool) -> Result<Inspection> {
-    kernel_rules::inspect(names, &rules_options(bypass, in_kernel)).context("the kernel's rules")
+fn inspect(names: &[String], of: &Acceleration) -> Result<Inspection> {
+    kernel_rules::inspect(names, &rules_options(of)).context("the kernel's rules")
 }
 
 /// Returns the reason why the kernel, which answered a question about XDP so, is too old for programs that forward

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use clap::{Args, Subcommand};
-use control::config::{self, Config, Limits, Strictness};
+use control::config::{self, Acceleration, Config, Limits, Strictness};
 use control::netlink::inventory::interfaces;
 use control::netlink::netdev;
 use kernel_rules::Kind;
@@ -57,6 +57,9 @@ struct AccelerateArgs {
     /// For forwarding by XDP programs in the kernel
     #[arg(long)]
     in_kernel: bool,
+    /// For the acceleration of established flows only, as the kernel's connection tracking knows them
+    #[arg(long, conflicts_with = "in_kernel")]
+    flows: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -90,14 +93,16 @@ pub fn doctor(args: &DoctorArgs, program: &Program) -> Result<(String, ExitCode)
 }
 
 fn of_acceleration(args: &AccelerateArgs) -> Result<(String, ExitCode)> {
-    let options = rules_options(&args.bypass.iter().copied().collect(), args.in_kernel);
+    let AccelerateArgs { in_kernel, flows, .. } = *args;
+    let bypass = args.bypass.iter().copied().collect();
+    let wanted = Acceleration { bypass, in_kernel, flows, ..Acceleration::default() };
     let mut names = args.interfaces.clone();
-    if !args.in_kernel {
+    if !in_kernel && !flows {
         names.extend(vlans_on(&names, &interfaces()?));
     }
-    let inspection = kernel_rules::inspect(&names, &options)?;
+    let inspection = kernel_rules::inspect(&names, &rules_options(&wanted))?;
     let (machine, sample) = (Machine::here(), args.sample.map(Duration::from_secs));
-    let wanted = (&args.interfaces[..], args.in_kernel);
+    let wanted = (&args.interfaces[..], in_kernel);
     let report = accelerate::examine(&machine, &netdev::xdp, wanted, &inspection, sample);
     let status = ExitCode::from(report.exit_status());
     let text = match args.json {

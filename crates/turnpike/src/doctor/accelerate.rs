@@ -272,7 +272,8 @@ fn taken(inspection: &Inspection) -> Vec<String> {
         match names.is_empty() {
             true => format!("{family}: none"),
             false => format!(
-                "{family} received on {} and routed to an accelerated interface",
+                "{family}{} received on {} and routed to an accelerated interface",
+                if inspection.flows { " of established flows" } else { "" },
                 names.join(", ")
             ),
         }

@@ -593,7 +593,7 @@ fn every_statement() -> Vec<String> {
         "fib { ipv4 = 'reference', ipv6 = 'reference' }",
         "log { level = 'debug' }",
         "quarantine { directory = '/q', packets = 9, mib = 9 }",
-        "accelerate { bypass = { 'nftables' }, filters = 'kernel', vlans = false }",
+        "accelerate { bypass = { 'nftables' }, filters = 'kernel', vlans = false, flows = true }",
         "telnet { listen = '127.0.0.1:99', sessions = 9, idle_s = 9, users = { 'root' } }",
         "element 'e' { class = 'Switch', config = '1', inputs = { 'push' }, outputs = { 'push' }, \
          to = { '0 0 e' }, step = 'classify', counts = { 'classify.ip4' }, port = 'a', ways = { 'local', 'a' } }",

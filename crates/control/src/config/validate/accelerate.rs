@@ -24,7 +24,7 @@ pub(super) const ACCELERATE: &str = "accelerate";
 const IN_KERNEL: &str = "in_kernel";
 
 /// The keys beside the interfaces.
-const KEYS: [&str; 4] = ["bypass", "filters", IN_KERNEL, "vlans"];
+const KEYS: [&str; 5] = ["bypass", "filters", "flows", IN_KERNEL, "vlans"];
 
 /// The way out of settings that contradict `in_kernel`.
 const NO_FORWARDERS: &str = "do not see packets with in_kernel = true; leave out one of the two";
@@ -96,9 +96,14 @@ fn acceleration(fields: &mut Fields<'_, '_>) -> Acceleration {
             format!("\"kernel\": filters need forwarders, which {NO_FORWARDERS}"),
         );
     }
-    // Programs that forward themselves know no tags.
-    let leaves_vlans = !fields.flag_or("vlans", true) || in_kernel;
-    Acceleration { bypass, has_kernel_filters, in_kernel, leaves_vlans }
+    let flows = fields.flag("flows");
+    if flows && in_kernel {
+        fields
+            .error("flows", format!("flows are translated for forwarders, which {NO_FORWARDERS}"));
+    }
+    // Programs that forward themselves know no tags, and confirmations of flows none either.
+    let leaves_vlans = !fields.flag_or("vlans", true) || in_kernel || flows;
+    Acceleration { bypass, has_kernel_filters, in_kernel, leaves_vlans, flows }
 }
 
 fn bypass(fields: &mut Fields<'_, '_>) -> BTreeSet<Kind> {
@@ -144,6 +149,13 @@ pub(super) fn find_vlans(ports: &mut [Port], acceleration: &Acceleration) {
         if let Some(host) = &mut port.interface.host {
             host.finds_vlans = !acceleration.leaves_vlans;
         }
+    }
+}
+
+/// Has accelerated ports receive packets of flows only, if that is wanted.
+pub(super) fn follow_flows(acceleration: &Acceleration, ports: &mut [Port]) {
+    for port in ports.iter_mut().filter(|port| port.accelerate) {
+        port.interface.is_translated = acceleration.flows;
     }
 }
 

@@ -62,6 +62,7 @@ pub(super) fn read<'s>(
             has_vlans: false,
             is_mirrored: false,
             is_sampled: false,
+            is_translated: false,
             is_bonded: false,
             host: host.map(|host| host::place_in_vrf(&mut fields, host, vrf, &vrfs)),
             ttl_security: None,

@@ -217,6 +217,7 @@ pub(super) fn interface(
         has_vlans: false,
         is_mirrored: false,
         is_sampled: false,
+        is_translated: false,
         is_bonded: false,
         host,
         ttl_security: fields.number("ttl_security", 1..=254).map(|hops| hops as u8),
