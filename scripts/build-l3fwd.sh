@@ -14,12 +14,9 @@ cd "$(dirname "$0")/.."
 version=$(dpkg-query -W -f '${source:Version}' libdpdk-dev)
 out=$(realpath -m "${CARGO_TARGET_DIR:-target}")/l3fwd/$version
 programs=("$out/l3fwd" "$out/l3fwd-tx32")
-source=$PWD/crates/dpdk-sys/source.c
 
 mkdir -p "$out"
-# By the flags that Turnpike's own is compiled with.
-# shellcheck disable=SC2046
-cc -O3 -shared -fPIC -DSHIM_SOURCE_PRELOAD $(pkg-config --cflags libdpdk) -o "$out/source.so" "$source"
+scripts/build-source.sh "$out/source.so"
 if [ -x "${programs[0]}" ] && [ -x "${programs[1]}" ]; then
     printf '%s\n' "${programs[@]}"
     exit 0
