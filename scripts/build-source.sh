@@ -5,7 +5,7 @@
 #   scripts/build-source.sh FILE
 set -euo pipefail
 
-# A program may load DPDK later than this library, as a plugin: it names those that it stands in front of.
+ethdev=$(readlink "$(pkg-config --variable=libdir libdpdk)/librte_ethdev.so")
 # shellcheck disable=SC2046
-cc -O3 -shared -fPIC -DSHIM_SOURCE_PRELOAD $(pkg-config --cflags libdpdk) -o "$1" \
-    "$(dirname "$0")/../crates/dpdk-sys/source.c" -lrte_ethdev -lrte_eal -ldl
+cc -O3 -shared -fPIC -Wall -Wextra -DSHIM_SOURCE_PRELOAD -DSHIM_ETHDEV="\"$ethdev\"" $(pkg-config --cflags libdpdk) \
+    -o "$1" "$(dirname "$0")/../crates/dpdk-sys/source.c"
