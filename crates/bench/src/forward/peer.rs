@@ -284,6 +284,13 @@ impl Drop for Peer {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.runtime);
+        // VPP's shared memory, which is named like DPDK's files.
+        let prefix = file_prefix(&self.name);
+        for file in fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+            if file.file_name().to_string_lossy().starts_with(&format!("{prefix}-")) {
+                let _ = fs::remove_file(file.path());
+            }
+        }
     }
 }
 
