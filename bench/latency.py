@@ -46,6 +46,7 @@ class Other(common.Veths):
         deadline = time.monotonic() + 60
         while not is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
+                self.close()
                 raise RuntimeError(f"{Path(command[0]).name} does not start: {self.said()}")
             time.sleep(0.1)
 
