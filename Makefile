@@ -11,8 +11,8 @@
 #   make bench         what forwarding and route lookups cost; writes bench/results/
 #   make bench EXP=attack    one experiment of bench/ by itself: apply, attack, bgp, fabric, reroute, restart, vrfs, waiting; filters, moonroute,
 #                      kamuee, pc_router, octeon, control_separation, fastclick, latency (these write docs/benchmarks.md, plots too)
-#   make bench-peers   beside others on this machine, in one run: l3fwd and FastClick, built from their sources where
-#                      they can be had, and the kernel's forwarding
+#   make bench-peers   beside others on this machine, in one run: l3fwd, VPP, grout and FastClick, built from their
+#                      sources where they can be had, and the kernel's forwarding
 #   make bench-all     every benchmark and experiment, for docs/benchmarks.md: hours, on a machine that does nothing else
 #   make bench-check   instructions per packet, compared with those in bench/instructions.json
 #   make bench-record  writes them there, to be committed with the change that explains them
@@ -138,16 +138,12 @@ endif
 # One that cannot be built is named, and the others run.
 bench-peers: build
 	@mkdir -p bench/results
-	l3fwd=$$(scripts/build-l3fwd.sh) || echo "l3fwd cannot be built: left out"; \
-	  $(TARGET)/release/turnpike bench forward --rounds 21 --packets 1000000 --case 4r1e,4r4e,full4 \
-	    $$(for program in $$l3fwd; do echo --l3fwd "$$program"; done)
-	if scripts/build-l3fwd.sh >/dev/null; then rows=turnpike,l3fwd,af_xdp,linux; else rows=turnpike,af_xdp,linux; fi; \
-	  python3 bench/latency.py --no-docs --rows $$rows --json bench/results/latency.json
+	python3 bench/peers.py --no-docs --json bench/results/peers.json
 	if scripts/build-fastclick.sh >/dev/null; then python3 bench/fastclick.py --no-docs --json bench/results/fastclick.json; \
 	  else echo "FastClick cannot be built: left out"; fi
 
-# Every experiment is a file in bench/ with a command line; common.py, fabric_model.py and instructions.py are not.
-EXPERIMENTS = $(filter-out common fabric_model instructions,$(basename $(notdir $(wildcard bench/*.py))))
+# Every experiment is a file in bench/ with a command line; common.py, fabric_model.py and instructions.py are not, and bench-peers runs peers.py.
+EXPERIMENTS = $(filter-out common fabric_model instructions peers,$(basename $(notdir $(wildcard bench/*.py))))
 bench-all: bench-peers
 	for name in $(EXPERIMENTS); do python3 bench/$$name.py --json bench/results/$$name.json || exit; done
 

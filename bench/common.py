@@ -188,6 +188,11 @@ def turnpike(*argv):
     return json.loads(done.stdout)
 
 
+def built(name):
+    """The programs of another router, which its script builds unless they are there."""
+    return subprocess.run([ROOT / f"scripts/build-{name}.sh"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+
+
 def cores():
     """The cores that this process may use."""
     return sorted(os.sched_getaffinity(0))

@@ -44,7 +44,7 @@ FromDPDKDevice(eth3, BURST 64) -> Chain(90:e2:ba:46:f2:d4, 00:00:00:11:11:11) ->
 
 def fastclick():
     """The program, and the router's configuration for four DPDK devices."""
-    program = subprocess.run([common.ROOT / "scripts/build-fastclick.sh"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    [program] = common.built("fastclick")
     text = (Path(program).parent / "router.click").read_text()
     text = re.sub(r"netmap:(eth\d)", r"\1", text).replace("NetmapDevice", "DPDKDevice")
     return program, text

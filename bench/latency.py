@@ -3,11 +3,12 @@
 
 turnpike   memif links to the generator, which has another core
 l3fwd      DPDK's example on the same links (`scripts/build-l3fwd.sh`), with `--lookup=fib`
+vpp        VPP on the same links by its own driver (`scripts/build-vpp.sh`), a worker on the core
 af_xdp     Turnpike on veth interfaces
 linux      the kernel's forwarding on the same
 
 Loads are shares of the highest rate with at most 0.5 % loss, found by `turnpike bench rfc2544` (RFC 9971) beforehand: of
-the slower of the two routers on a kind of link, so that both have the same rates. (The rate without any loss is one of
+the slowest router on a kind of link, so that all of them have the same rates. (The rate without any loss is one of
 the machine where cores are taken away at times.) Delays are from the generator's stamp to the receiver's, in
 microseconds: the links are part of them.
 """
@@ -23,44 +24,82 @@ from pathlib import Path
 import common
 
 SHARES = [1, 10, 50, 90]
-ROWS = ["turnpike", "l3fwd", "af_xdp", "linux"]
+ROWS = ["turnpike", "l3fwd", "vpp", "af_xdp", "linux"]
 WHAT = ["min", "p50", "p999", "max"]
 
 
-class L3fwd(common.Veths):
-    """l3fwd with memif links to a generator, with the addresses of `Memifs`."""
+class Other(common.Veths):
+    """Another router with memif links to a generator, with the addresses of `Memifs`."""
 
     link, end = common.Memifs.link, common.Memifs.end
 
-    def __init__(self, lab, core):
+    def __init__(self, lab):
         self.tester = lab.namespace("tester", quiet=True)
         self.directory = tempfile.TemporaryDirectory()
+        self.place = Path(self.directory.name)
         self.macs = {port: f"02:00:00:00:{port:02x}:01" for port in (1, 2)}
-        place = Path(self.directory.name)
-        (place / "routes4").write_text("R10.1.0.0/16 0\nR10.2.0.0/16 1\n")
-        (place / "routes6").write_text("R2000::/3 1\n")
-        built = subprocess.run([common.ROOT / "scripts/build-l3fwd.sh"], stdout=subprocess.PIPE, text=True, check=True).stdout
-        program = next(path for path in built.split() if Path(path).name == "l3fwd")
-        links = [f"--vdev={self.link('server', port, mac)}" for port, mac in self.macs.items()]
-        self.log = open(place / "log", "w+")
-        self.process = subprocess.Popen(
-            self.tester.command(
-                program, "-l", core, "--no-pci", "--no-huge", "-m", 1280, "--no-shconf", *links, "--", "-p", 3, "--lookup=fib", "--parse-ptype",
-                "-P", f"--config=(0,0,{core}),(1,0,{core})", f"--rule_ipv4={place}/routes4", f"--rule_ipv6={place}/routes6",
-                *(f"--eth-dest={port - 1},{mac[:-1]}2" for port, mac in self.macs.items()),
-            ),
-            stdout=self.log, stderr=self.log,
-        )
+        self.log = open(self.place / "log", "w+")
+
+    def start(self, command, is_ready):
+        """Starts it and waits until it is ready."""
+        self.process = subprocess.Popen(self.tester.command(*command), stdout=self.log, stderr=self.log)
         deadline = time.monotonic() + 60
-        while "Checking link status" not in (said := (place / "log").read_text()):
+        while not is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"l3fwd does not start: {said}")
+                self.close()
+                raise RuntimeError(f"{Path(command[0]).name} does not start: {self.said()}")
             time.sleep(0.1)
+
+    def said(self):
+        return (self.place / "log").read_text()
 
     def close(self):
         self.process.terminate()
         self.process.wait()
         self.log.close()
+
+
+class L3fwd(Other):
+    def __init__(self, lab, core):
+        super().__init__(lab)
+        (self.place / "routes4").write_text("R10.1.0.0/16 0\nR10.2.0.0/16 1\n")
+        (self.place / "routes6").write_text("R2000::/3 1\n")
+        program = next(path for path in common.built("l3fwd") if Path(path).name == "l3fwd")
+        links = [f"--vdev={self.link('server', port, mac)}" for port, mac in self.macs.items()]
+        command = [
+            program, "-l", core, "--no-pci", "--no-huge", "-m", 1280, "--no-shconf", *links, "--", "-p", 3, "--lookup=fib", "--parse-ptype",
+            "-P", f"--config=(0,0,{core}),(1,0,{core})", f"--rule_ipv4={self.place}/routes4", f"--rule_ipv6={self.place}/routes6",
+            *(f"--eth-dest={port - 1},{mac[:-1]}2" for port, mac in self.macs.items()),
+        ]
+        self.start(command, lambda: "Checking link status" in self.said())
+
+
+class Vpp(Other):
+    """Its main thread has the generator's core, and sleeps."""
+
+    def __init__(self, lab, core):
+        super().__init__(lab)
+        program = Path(common.built("vpp")[0])
+        commands = [line for port, mac in self.macs.items() for line in (
+            f"create memif socket id {port} filename {self.place}/{port}.sock",
+            f"create interface memif id 0 socket-id {port} master hw-addr {mac}",
+            f"set interface ip address memif{port}/0 10.{port}.0.1/24",
+            f"set ip neighbor memif{port}/0 10.{port}.0.2 {mac[:-1]}2 static",
+            f"set interface state memif{port}/0 up",
+        )]
+        (self.place / "commands").write_text("\n".join(commands) + "\n")
+        (self.place / "startup.conf").write_text(f"""
+unix {{ nodaemon nosyslog log {self.place}/vpp.log runtime-dir {self.place} cli-listen {self.place}/cli.sock startup-config {self.place}/commands }}
+api-segment {{ prefix {self.place.name} }}
+cpu {{ main-core {common.cores()[0]} corelist-workers {core} }}
+memory {{ main-heap-page-size default }}
+buffers {{ page-size default }}
+plugins {{ path {program.parents[1]}/lib/vpp_plugins plugin default {{ disable }} plugin memif_plugin.so {{ enable }} }}
+""")
+        self.start([program, "-c", self.place / "startup.conf"], lambda: (self.place / "2.sock").exists())
+
+
+OTHERS = {"l3fwd": L3fwd, "vpp": Vpp}
 
 
 def routers(lab, row, core):
@@ -69,8 +108,8 @@ def routers(lab, row, core):
     forward = common.forwarders_on([core], 'wait = "poll"')
     if row == "turnpike":
         return common.Memifs(lab, config=forward)
-    if row == "l3fwd":
-        return L3fwd(lab, core)
+    if row in OTHERS:
+        return OTHERS[row](lab, core)
     return common.Veths(lab, "kernel" if row == "linux" else "turnpike", config=forward)
 
 
@@ -94,7 +133,7 @@ end
 print(tester.json(found))
 """
 
-LINKS = {"turnpike": "memif", "l3fwd": "memif", "af_xdp": "veth", "linux": "veth"}
+LINKS = {row: "veth" if row in ("af_xdp", "linux") else "memif" for row in ROWS}
 
 
 def highest(wires, seconds, core):
@@ -125,7 +164,7 @@ def with_router(row, work):
         try:
             return work(wires, generator)
         finally:
-            if isinstance(wires, L3fwd):
+            if isinstance(wires, Other):
                 wires.close()
     finally:
         lab.close()
@@ -176,6 +215,8 @@ def table(rates, results):
 
 def main():
     parser = common.options(__doc__, 5, ROWS)
+    # The others are built for it, by name.
+    parser.set_defaults(rows="turnpike,l3fwd,af_xdp,linux")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement (1)")
     parser.add_argument("--no-docs", action="store_true", help="leave docs/ as it is")
     given = parser.parse_args()

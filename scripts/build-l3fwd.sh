@@ -14,12 +14,9 @@ cd "$(dirname "$0")/.."
 version=$(dpkg-query -W -f '${source:Version}' libdpdk-dev)
 out=$(realpath -m "${CARGO_TARGET_DIR:-target}")/l3fwd/$version
 programs=("$out/l3fwd" "$out/l3fwd-tx32")
-source=$PWD/crates/dpdk-sys/source.c
 
 mkdir -p "$out"
-# By the flags that Turnpike's own is compiled with.
-# shellcheck disable=SC2046
-cc -O3 -shared -fPIC -DSHIM_SOURCE_PRELOAD $(pkg-config --cflags libdpdk) -o "$out/source.so" "$source"
+scripts/build-source.sh "$out/source.so"
 if [ -x "${programs[0]}" ] && [ -x "${programs[1]}" ]; then
     printf '%s\n' "${programs[@]}"
     exit 0
@@ -27,21 +24,8 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# A separate list of source packages, from the same place as apt's binary packages.
-mkdir -p "$work/lists/partial" "$work/sources"
-. /etc/os-release
-apt-get indextargets --format '$(ORIGIN)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)' 'Created-By: Packages' |
-    sort -u | while IFS='|' read -r origin uri release component; do
-    [ "${origin,,}" = "$ID" ] || continue
-    printf 'Types: deb-src\nURIs: %s\nSuites: %s\nComponents: %s\n\n' "$uri" "$release" "$component"
-done >"$work/sources/source.sources"
-apt=(apt-get -qq -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$work/sources"
-    -o Dir::State::lists="$work/lists" -o APT::Sandbox::User=root)
-"${apt[@]}" update >&2
-(cd "$work" && "${apt[@]}" source --download-only "dpdk=$version" >&2)
-
-tar -xf "$work"/dpdk_*.orig.tar.* -C "$work" --wildcards '*/examples/l3fwd/*' '*/examples/common/*'
-cd "$work"/*/examples/l3fwd
+unpacked=$(scripts/dpdk-source.sh "$work" '*/examples/l3fwd/*' '*/examples/common/*')
+cd "$unpacked/examples/l3fwd"
 # change FILE SCRIPT: fails if there is nothing to change, as in another version of l3fwd.
 change() {
     cp "$1" "$1.before"

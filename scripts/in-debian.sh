@@ -36,36 +36,10 @@ enter() {
         "$wheels" "$@"
 }
 
-# The address of the Debian archive in this machine's apt lists.
-archive() {
-    apt-get indextargets --format '$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(REPO_URI)' 'Created-By: Packages' |
-        sed -n 's/^Debian|Debian|main|//p' | head -n 1
-}
-
 # make_root DIRECTORY: the release, with what scripts/install-deps.sh installs there.
 make_root() {
-    local root=$1 log=$1.log archive
-    if ! command -v debootstrap >/dev/null; then
-        echo "== installing debootstrap"
-        apt-get update -qq
-        apt-get install -y -qq --no-install-recommends debootstrap
-    fi
-    archive=$(archive)
-    [ -n "$archive" ] || fail "apt's lists name no Debian archive; run apt-get update on a Debian machine"
-    # debootstrap knows the releases that were planned when it was made; later ones are made like unstable.
-    local recipe=/usr/share/debootstrap/scripts/$release
-    [ -e "$recipe" ] || recipe=/usr/share/debootstrap/scripts/sid
-    rm -rf "$root"
-    mkdir -p "$root"
-    echo "== making Debian $release in ${root%.part}; log: $log"
-    debootstrap --variant=minbase "$release" "$root" "$archive" "$recipe" >"$log" 2>&1 ||
-        fail "debootstrap failed: $(tail -n 1 "$log")"
-    # It is discarded if the machine loses power; no package starts a daemon in it.
-    echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/turnpike"
-    printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
-    chmod +x "$root/usr/sbin/policy-rc.d"
-    # How this machine's apt reaches its archive, and its setting for outdated copies.
-    apt-config dump | grep -E '^Acquire::(Check-|[a-z]+::[Pp]roxy)' >"$root/etc/apt/apt.conf.d/90host" || true
+    local root=$1 log=$1.log
+    scripts/make-chroot.sh "$release" "$root"
     install_deps "$root" >>"$log" 2>&1 || fail "installing packages failed: $(tail -n 1 "$log")"
     enter "$root" "" apt-get clean
 }

@@ -15,6 +15,7 @@ import common  # noqa: E402
 import instructions  # noqa: E402
 import octeon  # noqa: E402
 import pc_router  # noqa: E402
+import peers  # noqa: E402
 
 from lib.router import binary  # noqa: E402
 
@@ -66,6 +67,32 @@ def test_every_part_of_every_experiment_has_its_place():
     for module in (filters, moonroute, kamuee, pc_router, octeon):
         for part in module.PARTS:
             assert f"<!-- bench: {module.__name__}-{part} -->" in text
+
+
+def test_a_router_that_cannot_be_built_is_named_and_left_out(tmp_path, monkeypatch, capsys):
+    """By the scripts themselves, whose sources are not there."""
+    monkeypatch.setenv("CARGO_TARGET_DIR", str(tmp_path))
+    monkeypatch.setenv("VPP_SOURCE", "/nowhere/vpp")
+    monkeypatch.setenv("GROUT_SOURCE", "/nowhere/grout")
+    assert peers.available(["vpp", "grout"]) == {}
+    assert capsys.readouterr().err.splitlines() == ["vpp cannot be built: left out", "grout cannot be built: left out"]
+    # Nothing stays that a later call would take for a program.
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_the_table_of_routers_has_a_line_for_each():
+    def one(whole, above, least):
+        return {"cycles_median": whole, "cycles_above_io_median": above, "cycles_above_io_min": least}
+
+    outcomes = {"turnpike": {"4r1e": one(74.74, 46.9, 45.5)}, "vpp": {"4r1e": one(120.0, 99.9, 98.0)}}
+    lines = peers.table(outcomes, {"turnpike": [10.0, 12.0, 11.0], "linux": [0.39]}, ["4r1e"]).splitlines()
+    assert lines == [
+        "| router | `4r1e`, above io | at most 0.5 % lost, Mpps |",
+        "|---|---|---|",
+        "| Turnpike | 74.7, 46.9 (45.5) | 11.00 (10.00) |",
+        "| VPP | 120.0, 99.9 (98.0) | |",
+        "| Linux | | 0.39 (0.39) |",
+    ]
 
 
 def test_the_smallest_frame_that_fills_a_link():
@@ -134,8 +161,10 @@ def test_forward_has_other_packets(option):
 @pytest.mark.parametrize("options, message", [
     (("--size", "63"), "size 63: 64 to"),
     (("--size", "64,1519"), "--size 1519: at most 1518, by the ports' MTU"),
-    (("--l3fwd", "/nowhere/l3fwd", "--verified"), "--verified: DPDK's null driver cannot tell l3fwd of it"),
+    (("--l3fwd", "/nowhere/l3fwd", "--verified"), "--verified: DPDK's null driver cannot tell other programs of it"),
     (("--l3fwd", "/nowhere/l3fwd"), "/nowhere/l3fwd"),
+    (("--vpp", "/nowhere/bin/vpp"), "/nowhere/bin/vpp"),
+    (("--grout", "/nowhere/grout"), "/nowhere/grout"),
 ])
 def test_forward_refuses_what_it_cannot_do(options, message, tmp_path):
     few = ("--rounds", "1", "--packets", "10000", "--case", "4r1e", "--no-huge", "--destinations", "4096")

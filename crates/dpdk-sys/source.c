@@ -6,7 +6,7 @@
  * Turnpike has it built in. Other programs get the same packets by the same code, compiled to a library and loaded
  * before DPDK:
  *
- *   cc -O3 -shared -fPIC -DSHIM_SOURCE_PRELOAD $(pkg-config --cflags libdpdk) -o source.so source.c
+ *   scripts/build-source.sh source.so
  *   LD_PRELOAD=source.so TURNPIKE_SOURCE=FILE dpdk-testpmd --vdev=net_null0 …
  *
  * FILE has packets as struct shim_source_packet, one after the other; all queues of the device net_null0 present
@@ -75,14 +75,38 @@ static void load(struct shim_source *source)
 	source->count = about.st_size / sizeof(*source->packets);
 }
 
-/* Stands in front of DPDK's function of the same name. */
+/* Lets this library find DPDK's functions if a program has loaded DPDK with a plugin, for that only. Loaded together with
+ * this library, DPDK would have memory of libc's before such a program puts functions of its own in front of malloc. */
+static void find_dpdk(void)
+{
+	if (!dlopen(SHIM_ETHDEV, RTLD_LAZY | RTLD_GLOBAL | RTLD_NOLOAD))
+		abort();
+}
+
+/* This function and the next stand in front of DPDK's of the same name. Packets are counted by telemetry, which a
+ * program may have turned off. */
+int rte_eal_init(int argc, char **argv)
+{
+	int (*init)(int, char **);
+	int from, to = 0;
+
+	find_dpdk();
+	init = (int (*)(int, char **))dlsym(RTLD_NEXT, "rte_eal_init");
+	for (from = 0; from < argc; from++)
+		if (strcmp(argv[from], "--no-telemetry") != 0)
+			argv[to++] = argv[from];
+	return init(to, argv);
+}
+
 int rte_eth_dev_start(uint16_t port)
 {
-	int (*start)(uint16_t) = (int (*)(uint16_t))dlsym(RTLD_NEXT, "rte_eth_dev_start");
+	int (*start)(uint16_t);
 	char name[RTE_ETH_NAME_MAX_LEN];
 	struct rte_eth_dev_info info;
 	uint16_t queue;
 
+	find_dpdk();
+	start = (int (*)(uint16_t))dlsym(RTLD_NEXT, "rte_eth_dev_start");
 	if (rte_eth_dev_get_name_by_port(port, name) == 0 && strcmp(name, "net_null0") == 0 &&
 	    rte_eth_dev_info_get(port, &info) == 0 && !sources[0].packets) {
 		load(&sources[0]);

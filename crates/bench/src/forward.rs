@@ -34,17 +34,22 @@
 //!
 //! The cases of queues, VRFs, bonds, VLANs, rates and sets run only by name (`--case`).
 //!
-//! With `--l3fwd`, DPDK's own example takes turns with the cases of IPv4 ([`l3fwd`]), above the floor of DPDK's own
-//! testpmd; then one case is measured after the other, because each has an l3fwd of its own, with its own memory.
+//! With `--l3fwd`, `--vpp` and `--grout`, DPDK's own example ([`l3fwd`]), VPP ([`vpp`]) and grout ([`grout`]) take turns
+//! with the cases of IPv4, above the floor of DPDK's own testpmd; then one case is measured after the other, because each
+//! has programs of its own, with their own memory.
 
 pub mod cases;
+mod grout;
 mod l3fwd;
 mod noop;
 mod peer;
+mod peer_case;
 mod steps;
+mod vpp;
 
 use std::cell::Cell;
-use std::path::PathBuf;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
@@ -110,6 +115,12 @@ pub struct ForwardArgs {
     /// DPDK's l3fwd to compare with: a program that scripts/build-l3fwd.sh builds, or several
     #[arg(long)]
     l3fwd: Vec<PathBuf>,
+    /// VPP to compare with: the program that scripts/build-vpp.sh builds
+    #[arg(long)]
+    vpp: Option<PathBuf>,
+    /// grout to compare with: the program that scripts/build-grout.sh builds
+    #[arg(long)]
+    grout: Option<PathBuf>,
     /// Use ordinary memory even where there are hugepages
     #[arg(long)]
     no_huge: bool,
@@ -118,10 +129,23 @@ pub struct ForwardArgs {
     json: bool,
 }
 
+impl ForwardArgs {
+    /// Returns the other programs.
+    fn peers(&self) -> Vec<(StartPeer, &Path)> {
+        let l3fwd = self.l3fwd.iter().map(|binary| (l3fwd::start as StartPeer, &**binary));
+        let vpp = self.vpp.iter().map(|binary| (vpp::start as StartPeer, &**binary));
+        let grout = self.grout.iter().map(|binary| (grout::start as StartPeer, &**binary));
+        l3fwd.chain(vpp).chain(grout).collect()
+    }
+}
+
+/// Starts a program with the routes of an IPv4 case.
+type StartPeer = fn(&Path, &Case, &routes::Routes<Ipv4Addr>, &Setting<'_>) -> Result<Peer>;
+
 /// One line of the result. Cycles are those of the time-stamp counter, per packet.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    /// The case; for l3fwd in case X `l3fwd-X`.
+    /// The case; for l3fwd in case X `l3fwd-X`, for VPP and grout likewise.
     case: String,
     cycles_io_median: f64,
     /// Of the whole loop.
@@ -168,7 +192,7 @@ pub fn run(args: &ForwardArgs) -> Result<()> {
     };
     let mut bench = Bench::start(&mixes, &wanted, &full, args.no_huge)?;
     let mut outcomes = Vec::new();
-    let groups: Vec<Vec<&'static Case>> = if args.l3fwd.is_empty() {
+    let groups: Vec<Vec<&'static Case>> = if args.peers().is_empty() {
         vec![cases]
     } else {
         cases.into_iter().map(|case| vec![case]).collect()
@@ -298,20 +322,20 @@ impl Peers {
         args: &ForwardArgs,
         bench: &Bench,
         case: &Case,
-        full: &routes::Routes<std::net::Ipv4Addr>,
+        full: &routes::Routes<Ipv4Addr>,
         (allowed, core): (&[usize], usize),
     ) -> Result<Self> {
-        let Some(first) = args.l3fwd.first() else { return Ok(Self::default()) };
+        let programs = args.peers();
+        let Some((_, first)) = programs.first() else { return Ok(Self::default()) };
         if case.mix != Mix::V4 || case.more != More::Nothing {
             return Ok(Self::default());
         }
-        ensure!(!args.verified, "--verified: DPDK's null driver cannot tell l3fwd of it");
+        ensure!(!args.verified, "--verified: DPDK's null driver cannot tell other programs of it");
         let packets = bench.packets(case.mix).context("the source is there")?;
-        let (memory, source) = (bench.eal.memory(), first.with_file_name(l3fwd::SOURCE));
-        let setting = Setting { packets, source: &source, memory, allowed, core };
-        let routers = args.l3fwd.iter().map(|binary| l3fwd::start(binary, case, full, &setting));
+        let setting = Setting { packets, memory: bench.eal.memory(), allowed, core };
+        let routers = programs.iter().map(|(start, binary)| start(binary, case, full, &setting));
         let routers = routers.collect::<Result<_>>()?;
-        Ok(Self { floor: Some(l3fwd::floor(&setting)?), routers })
+        Ok(Self { floor: Some(l3fwd::floor(peer::source_of(first), &setting)?), routers })
     }
 
     /// Makes one turn of each: returns those of the routers, each with that of the floor.
@@ -329,11 +353,12 @@ impl Peers {
     ) -> Result<Vec<Outcome>> {
         let mut outcomes = Vec::new();
         for (index, peer) in self.routers.iter_mut().enumerate() {
-            peer.check()?;
+            let parts = peer.finish()?;
             let samples: Vec<_> = theirs.iter().map(|round| round[index]).collect();
             let mut outcome = outcome(format!("{}-{case}", peer.name()), &samples);
             let ratio = ratio(own, &samples);
-            outcome.compared = Some(format!("{case} takes {ratio:.2} of it"));
+            let parts = parts.map_or_else(String::new, |parts| format!("; {parts}"));
+            outcome.compared = Some(format!("{case} takes {ratio:.2} of it{parts}"));
             outcomes.push(outcome);
         }
         Ok(outcomes)
@@ -494,8 +519,8 @@ fn report(outcomes: &[Outcome], bench: &Bench, args: &ForwardArgs) -> String {
             args.destinations,
             dpdk::tsc_hz() as f64 / 1e9
         ),
-        "cycles per packet; above io = above the bare receive-transmit loop of the same round, l3fwd above testpmd; \
-         busy = of the thread's time on the processor"
+        "cycles per packet; above io = above the bare receive-transmit loop of the same round, other programs above \
+         testpmd; busy = of the thread's time on the processor"
             .to_owned(),
         format!(
             "{:<20}{:>8}{:>8}{:>14}{:>11}{:>12}{:>14}{:>15}{:>8}",

@@ -7,16 +7,14 @@
 
 use std::io::Write;
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use super::cases::{Case, FOUR, NEXT_HOPS, way};
-use super::peer::{Files, Peer, Program, Setting};
+use super::cases::Case;
+use super::peer::{Files, Peer, Program, Setting, file_prefix, source_of};
+use super::peer_case;
 use crate::workload::routes::Routes;
-
-/// The source of packets as a library, beside l3fwd.
-pub const SOURCE: &str = "source.so";
 
 /// Packets that both programs receive at once, as l3fwd is built, and buffers and the cache of their pools, as in l3fwd.
 const BURST: usize = 32;
@@ -35,7 +33,9 @@ pub fn start(
     let v4 = files.write("routes4", &rules(case, full))?;
     let v6 = files.write("routes6", b"R2000::/3 1\n")?;
     let mask = (1u32 << (case.egress + 1)) - 1;
-    let arguments = vec![
+    let mut arguments =
+        dpdk_arguments(&name, &setting.core.to_string(), case.egress, false, setting);
+    arguments.extend([
         "-p".to_owned(),
         format!("{mask:#x}"),
         "--lookup=fib".to_owned(),
@@ -44,57 +44,58 @@ pub fn start(
         format!("--config=(0,0,{})", setting.core),
         format!("--rule_ipv4={}", v4.display()),
         format!("--rule_ipv6={}", v6.display()),
-    ];
-    let program = Program {
-        name,
-        binary,
-        cores: setting.core.to_string(),
-        arguments,
-        files,
-        egress: case.egress,
-        receives_by_all: false,
-    };
+    ]);
+    let (source, egress) = (source_of(binary), case.egress);
+    let program =
+        Program { name, binary, source, arguments, files, egress, configure: None, parts: None };
     Peer::start(program, setting)
 }
 
 /// Starts testpmd, which passes packets on without a look at them, in l3fwd's bursts and from a pool like l3fwd's. Its
 /// main thread has another core than the one to measure on.
-pub fn floor(setting: &Setting<'_>) -> Result<Peer> {
-    let other = setting.allowed.iter().find(|core| **core != setting.core);
-    let other = other.context("--l3fwd: testpmd, the floor of its cost, needs a second core")?;
-    let arguments = [
+pub fn floor(source: PathBuf, setting: &Setting<'_>) -> Result<Peer> {
+    const NAME: &str = "testpmd";
+    let cores = format!("{},{}", setting.other_core("testpmd, the floor")?, setting.core);
+    let mut arguments = dpdk_arguments(NAME, &cores, 1, true, setting);
+    arguments.extend([
         "--forward-mode=io".to_owned(),
         "--auto-start".to_owned(),
         "--no-flush-rx".to_owned(),
         format!("--burst={BURST}"),
         format!("--total-num-mbufs={BUFFERS}"),
         format!("--mbcache={CACHE}"),
-    ];
-    let program = Program {
-        name: "testpmd".to_owned(),
-        binary: Path::new("dpdk-testpmd"),
-        cores: format!("{other},{}", setting.core),
-        arguments: arguments.to_vec(),
-        files: Files::new()?,
-        egress: 1,
-        receives_by_all: true,
-    };
-    Peer::start(program, setting)
+    ]);
+    let (name, binary, files) = (NAME.to_owned(), Path::new("dpdk-testpmd"), Files::new()?);
+    Peer::start(
+        Program { name, binary, source, arguments, files, egress: 1, configure: None, parts: None },
+        setting,
+    )
+}
+
+/// Returns DPDK's arguments for a program on these cores, up to the mark behind which its own stand.
+fn dpdk_arguments(
+    name: &str,
+    cores: &str,
+    egress: usize,
+    silent: bool,
+    setting: &Setting<'_>,
+) -> Vec<String> {
+    let prefix = file_prefix(name);
+    let mut arguments = vec!["-l", cores, "--no-pci", "--file-prefix", &prefix];
+    arguments.extend(setting.memory_arguments());
+    let mut arguments: Vec<_> = arguments.into_iter().map(str::to_owned).collect();
+    let device = |port| format!("--vdev={}", peer_case::device(port, silent));
+    arguments.extend((0..=egress).map(device));
+    arguments.push("--".to_owned());
+    arguments
 }
 
 /// Returns the routes of a case in l3fwd's format; port 0 is the receiving one.
 fn rules(case: &Case, full: &Routes<Ipv4Addr>) -> Vec<u8> {
-    let port = |way: u16| usize::from(way) % case.egress + 1;
     let mut rules = Vec::new();
-    let mut rule = |prefix: &dyn std::fmt::Display, way| {
+    for (prefix, to) in peer_case::routes(case, full) {
         // Writing to a vector cannot fail.
-        let _ = writeln!(rules, "R{prefix} {}", port(way));
-    };
-    if case.full {
-        rule(&"0.0.0.0/0", 0);
-        full.iter().for_each(|(prefix, hop)| rule(prefix, way(*hop)));
-    } else {
-        FOUR.iter().zip(0..NEXT_HOPS).for_each(|(prefix, way)| rule(prefix, way));
+        let _ = writeln!(rules, "R{prefix} {}", to.port);
     }
     rules
 }

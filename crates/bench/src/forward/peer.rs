@@ -1,4 +1,5 @@
 //! A DPDK program that forwards by turns with the router: started, stopped by a signal between its turns.
+//! `l3fwd.rs`, `vpp.rs` and `grout.rs` have the programs.
 //!
 //! It receives the same packets by the same code as the router (`dpdk-sys/source.c`, loaded before DPDK), and sends to
 //! null devices, on the same core. During its turns the benchmark waits on another core. The number of forwarded
@@ -30,12 +31,14 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Time for which it runs at the beginning of a turn before the measurement.
 const WARM_UP: Duration = Duration::from_millis(20);
 
+/// The library with the source of packets, beside each program.
+const SOURCE: &str = "source.so";
+
 /// Everything that a program runs with.
+#[derive(Clone, Copy)]
 pub struct Setting<'a> {
     /// What it receives.
     pub packets: &'a SourcePackets,
-    /// The library that presents the packets.
-    pub source: &'a Path,
     /// The benchmark's memory: it gets the same kind.
     pub memory: &'a Memory,
     /// All cores that this process may use.
@@ -44,22 +47,59 @@ pub struct Setting<'a> {
     pub core: usize,
 }
 
+impl Setting<'_> {
+    /// Returns a core besides the one to measure on, for the main thread of a program that has one.
+    pub fn other_core(&self, name: &str) -> Result<usize> {
+        let other = self.allowed.iter().copied().find(|core| *core != self.core);
+        other.with_context(|| format!("{name}: its main thread needs a second core"))
+    }
+
+    /// Returns DPDK's arguments for memory of the benchmark's kind.
+    pub fn memory_arguments(&self) -> &'static [&'static str] {
+        match self.memory {
+            Memory::NoHuge { .. } => &["--no-huge", "-m", "1280"],
+            Memory::Hugepages { .. } => &["--in-memory"],
+        }
+    }
+}
+
 /// A program to run by turns.
 pub struct Program<'a> {
     /// Its name in results and messages.
     pub name: String,
     /// The file.
     pub binary: &'a Path,
-    /// Its cores, in DPDK's list format.
-    pub cores: String,
-    /// Arguments of its own, after DPDK's.
+    /// The library with the source of packets.
+    pub source: PathBuf,
+    /// Its arguments, DPDK's among them.
     pub arguments: Vec<String>,
     /// Files that it reads.
     pub files: Files,
     /// The number of null devices that it sends to: ports 1 and up.
     pub egress: usize,
-    /// True if it receives by all ports, so that the others must have nothing.
-    pub receives_by_all: bool,
+    /// A command that configures it while it runs.
+    pub configure: Option<Configure>,
+    /// Asks it, while it forwards, for the parts of its cost, in words.
+    pub parts: Option<Parts>,
+}
+
+/// Asks a program for the parts of its cost.
+pub type Parts = Box<dyn Fn() -> Result<String>>;
+
+/// A command to run once this file is there.
+pub struct Configure {
+    pub after: PathBuf,
+    pub command: Command,
+}
+
+/// Returns the library beside a program.
+pub fn source_of(binary: &Path) -> PathBuf {
+    binary.with_file_name(SOURCE)
+}
+
+/// Returns the prefix of the files that DPDK makes for a program.
+pub fn file_prefix(name: &str) -> String {
+    format!("turnpike-{name}-{}", std::process::id())
 }
 
 /// Files of a program, in a directory of their own, which goes with this.
@@ -88,6 +128,9 @@ pub struct Peer {
     /// DPDK's directory for it, which a killed program leaves behind.
     runtime: PathBuf,
     egress: usize,
+    /// Packets sent and then received when it was ready: before, some may have been dropped.
+    ready: (u64, u64),
+    parts: Option<Parts>,
     /// The cores on which the benchmark waits, and the one on which it measures.
     cores: (Vec<usize>, usize),
 }
@@ -95,25 +138,15 @@ pub struct Peer {
 impl Peer {
     /// Starts it and stops it once it forwards.
     pub fn start(program: Program<'_>, setting: &Setting<'_>) -> Result<Self> {
-        let Program { name, binary, cores: list, arguments, files, egress, receives_by_all } =
-            program;
-        let &Setting { packets, source, memory, allowed, core } = setting;
-        let unique = format!("turnpike-{name}-{}", std::process::id());
+        let Program { name, binary, source, arguments, files, egress, configure, parts } = program;
+        let &Setting { packets, allowed, core, .. } = setting;
         let frames = files.write("packets", packets.as_bytes())?;
         let log = files.write("log", b"")?;
         // The stopped program must not outlive this process.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(binary);
-        command.args(["-l", &list, "--no-pci", "--file-prefix", &unique]);
-        match memory {
-            Memory::NoHuge { .. } => command.args(["--no-huge", "-m", "1280"]),
-            Memory::Hugepages { .. } => command.arg("--in-memory"),
-        };
-        command.arg("--vdev=net_null0");
-        let silent = if receives_by_all { ",no-rx=1" } else { "" };
-        command.args((1..=egress).map(|index| format!("--vdev=net_null{index}{silent}")));
-        command.arg("--").args(arguments);
-        command.env("LD_PRELOAD", source).env("TURNPIKE_SOURCE", &frames);
+        command.args(arguments);
+        command.env("LD_PRELOAD", &source).env("TURNPIKE_SOURCE", &frames);
         let out = fs::File::create(&log)?;
         // testpmd ends when it can read.
         command.stdin(Stdio::piped()).stderr(out.try_clone()?).stdout(out);
@@ -125,12 +158,18 @@ impl Peer {
         cores::pin(core)?;
         let mut child = Started { child: Some(child?), log: &log, name: &name.clone() };
         let directory = std::env::var("RUNTIME_DIRECTORY").unwrap_or_else(|_| "/var/run".into());
-        let runtime = Path::new(&directory).join("dpdk").join(&unique);
+        let runtime = Path::new(&directory).join("dpdk").join(file_prefix(&name));
+        if let Some(configure) = configure {
+            child.configure(configure)?;
+        }
         let telemetry = child.telemetry(&runtime)?;
         let child = child.child.take().context("it has just been started")?;
         let cores = (allowed.to_vec(), core);
-        let mut peer = Self { name, child, telemetry, _files: files, runtime, egress, cores };
+        let ready = (0, 0);
+        let mut peer =
+            Self { name, child, telemetry, _files: files, runtime, egress, ready, parts, cores };
         peer.wait(&log)?;
+        peer.ready = (peer.sent()?, peer.received()?);
         peer.signal(Signal::SIGSTOP)?;
         Ok(peer)
     }
@@ -156,10 +195,7 @@ impl Peer {
 
     /// Lets it forward at least `packets`, and returns the cost.
     pub fn turn(&mut self, packets: u64) -> Result<Cost> {
-        let (allowed, core) = &self.cores;
-        let others: Vec<_> = allowed.iter().copied().filter(|other| other != core).collect();
-        cores::spread(if others.is_empty() { allowed } else { &others })?;
-        self.signal(Signal::SIGCONT)?;
+        self.resume()?;
         thread::sleep(WARM_UP);
         let (first, start, ran) = (self.received()?, dpdk::tsc(), self.processor_time()?);
         let (mut last, mut end) = (first, start);
@@ -168,21 +204,47 @@ impl Peer {
             (last, end) = (self.received()?, dpdk::tsc());
         }
         let ran = self.processor_time()?.saturating_sub(ran);
-        self.signal(Signal::SIGSTOP)?;
-        cores::pin(self.cores.1)?;
+        self.stop()?;
         let each = |cycles: f64| cycles / (last - first) as f64;
         let (cycles, busy) = (each((end - start) as f64), each(cycles_of(ran)));
         Ok(Cost { cycles, busy, instructions: None, branch_misses: None })
     }
 
-    /// Fails if packets did not leave by all ports.
-    pub fn check(&mut self) -> Result<()> {
-        self.signal(Signal::SIGCONT)?;
+    /// Fails if packets did not leave by all ports, or if some were dropped, which costs less. Returns the parts of its
+    /// cost, of a program that tells them.
+    pub fn finish(&mut self) -> Result<Option<String>> {
+        self.resume()?;
+        self.check()?;
+        let parts = self.parts.as_ref().map(|parts| parts()).transpose();
+        self.stop()?;
+        parts
+    }
+
+    fn check(&self) -> Result<()> {
+        let name = &self.name;
         for port in 1..=self.egress {
-            let sent = self.count(port, "opackets")?;
-            ensure!(sent > 0, "{}: nothing left by port {port}", self.name);
+            ensure!(self.count(port, "opackets")? > 0, "{name}: nothing left by port {port}");
         }
-        self.signal(Signal::SIGSTOP)
+        let (sent, received) = self.ready;
+        // It goes on meanwhile: in this order, what passes between two questions counts as sent.
+        let received = self.received()? - received;
+        let sent = self.sent()? - sent;
+        ensure!(sent >= received / 1000 * 999, "{name}: of {received} packets only {sent} left");
+        Ok(())
+    }
+
+    /// Lets it run, and this process on other cores.
+    fn resume(&self) -> Result<()> {
+        let (allowed, core) = &self.cores;
+        let others: Vec<_> = allowed.iter().copied().filter(|other| other != core).collect();
+        cores::spread(if others.is_empty() { allowed } else { &others })?;
+        self.signal(Signal::SIGCONT)
+    }
+
+    /// Stops it, and returns this process to its core.
+    fn stop(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)?;
+        cores::pin(self.cores.1)
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
@@ -192,6 +254,10 @@ impl Peer {
 
     fn received(&self) -> Result<u64> {
         self.count(0, "ipackets")
+    }
+
+    fn sent(&self) -> Result<u64> {
+        (1..=self.egress).map(|port| self.count(port, "opackets")).sum()
     }
 
     /// Returns the time that its threads have had on a processor.
@@ -218,6 +284,13 @@ impl Drop for Peer {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.runtime);
+        // VPP's shared memory, which is named like DPDK's files.
+        let prefix = file_prefix(&self.name);
+        for file in fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+            if file.file_name().to_string_lossy().starts_with(&format!("{prefix}-")) {
+                let _ = fs::remove_file(file.path());
+            }
+        }
     }
 }
 
@@ -229,6 +302,30 @@ struct Started<'a> {
 }
 
 impl Started<'_> {
+    /// Runs a command that configures it.
+    fn configure(&mut self, Configure { after, mut command }: Configure) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while !after.exists() {
+            self.expect(deadline, &after)?;
+        }
+        let done = command.stdin(Stdio::null()).output()?;
+        let said = [&done.stdout[..], &done.stderr[..]].concat();
+        let said = String::from_utf8_lossy(&said);
+        ensure!(done.status.success(), "{}: its configuration fails: {said}", self.name);
+        Ok(())
+    }
+
+    /// Waits a moment for a file that appears some time after its start.
+    fn expect(&mut self, deadline: Instant, file: &Path) -> Result<()> {
+        let child = self.child.as_mut().context("it has been started")?;
+        if let Some(status) = child.try_wait()? {
+            bail!("{}: ended by {status}:\n{}", self.name, last_lines(self.log));
+        }
+        ensure!(Instant::now() < deadline, "{}: no socket {}", self.name, file.display());
+        thread::sleep(Duration::from_millis(50));
+        Ok(())
+    }
+
     /// Connects to its telemetry socket, which appears some time after its start.
     fn telemetry(&mut self, runtime: &Path) -> Result<OwnedFd> {
         let path = runtime.join("dpdk_telemetry.v2");
@@ -241,12 +338,7 @@ impl Started<'_> {
                 receive(&socket)?;
                 return Ok(socket);
             }
-            let child = self.child.as_mut().context("it has been started")?;
-            if let Some(status) = child.try_wait()? {
-                bail!("{}: ended by {status}:\n{}", self.name, last_lines(self.log));
-            }
-            ensure!(Instant::now() < deadline, "{}: no socket {}", self.name, path.display());
-            thread::sleep(Duration::from_millis(50));
+            self.expect(deadline, &path)?;
         }
     }
 }
