@@ -27,7 +27,7 @@ fn settings(generic: bool, flows: bool, partial: bool) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
     bytes[6..8].copy_from_slice(&1500_u16.to_ne_bytes());
-    bytes[8..13].copy_from_slice(&[1, 1, generic.into(), flows.into(), partial.into()]);
+    bytes[8..14].copy_from_slice(&[1, 1, generic.into(), 0, flows.into(), partial.into()]);
     bytes
 }
 
