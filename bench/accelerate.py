@@ -218,7 +218,7 @@ def main():
     if given.start:
         return starts(given)
     about, results = common.machine(), {}
-    rows = given.rows.split(",")
+    rows = common.chosen(given, ROWS)
     if "xdp-forward" in rows and not shutil.which("xdp-forward"):
         print("xdp-forward is left out: it is not installed (xdp-tools 1.5)", file=sys.stderr)
         rows.remove("xdp-forward")

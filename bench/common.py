@@ -49,6 +49,20 @@ def options(documentation, runs, rows=None):
     return parser
 
 
+def chosen(given, known):
+    """The rows of `--rows`; ends unless all are known."""
+    rows = given.rows.split(",")
+    if unknown := [row for row in rows if row not in known]:
+        sys.exit(f"--rows {unknown[0]}: not found; known: {', '.join(known)}")
+    return rows
+
+
+def need_two_cores(router="router"):
+    """Ends on a machine where a router and the generator would share the core."""
+    if len(cores()) < 2:
+        sys.exit(f"the {router} and the generator need a core each: this machine has one")
+
+
 def rounds(runs, rows, measure, say=json.dumps):
     """Measures every row in each round, so that other load of the machine affects all of them alike; prints each
     result. Returns the results by row."""

@@ -220,11 +220,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement (1)")
     parser.add_argument("--no-docs", action="store_true", help="leave docs/ as it is")
     given = parser.parse_args()
-    if len(common.cores()) < 2:
-        sys.exit("the router and the generator need a core each: this machine has one")
-    about, rows = common.machine(), given.rows.split(",")
-    if unknown := [row for row in rows if row not in ROWS]:
-        sys.exit(f"--rows {unknown[0]}: not found; known: {', '.join(ROWS)}")
+    common.need_two_cores()
+    about, rows = common.machine(), common.chosen(given, ROWS)
     rates = {row: with_router(row, lambda wires, core: highest(wires, given.seconds, core)) for row in rows}
     print(f"rates: {rates}", file=sys.stderr)
     results = common.rounds(given.runs, rows, lambda row: measure(row, rates, given))

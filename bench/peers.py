@@ -92,11 +92,8 @@ def main():
     parser.add_argument("--no-huge", action="store_true", help="ordinary memory even where there are hugepages")
     parser.add_argument("--no-docs", action="store_true", help="leave docs/ as it is")
     given = parser.parse_args()
-    rows = given.rows.split(",")
-    if unknown := [row for row in rows if row not in ROWS]:
-        sys.exit(f"--rows {unknown[0]}: not found; known: {', '.join(ROWS)}")
-    if len(common.cores()) < 2:
-        sys.exit("the routers and the generator need a core each: this machine has one")
+    rows = common.chosen(given, ROWS)
+    common.need_two_cores("routers")
     about, programs = common.machine(), available([name for name in PEERS if name in rows])
     missing = set(PEERS) - set(programs)
     outcomes = forward(programs, given)

@@ -17,7 +17,7 @@ from scapy.layers.l2 import Ether
 
 from lib.accelerate import Box, Counted, assert_fib_is_the_kernel_s, packets, status, takes_packets
 from lib.frr import Frr, bgp
-from lib.keepalived import Keepalived, instance
+from lib.keepalived import Keepalived, ends, instance
 from lib.kernel import pings, takes_everything
 from lib.netns import veth, wait_for
 from lib.raw import RawPort
@@ -223,16 +223,7 @@ class VirtualRouter:
             self.server.run("ip", "-6", "route", "append", "fd00:1::/64", "via", f"fd00:{number}::2", "metric", number)
             space.run("ip", "route", "add", "10.9.9.9/32", "via", f"10.0.{number}.10")
             space.run("ip", "-6", "route", "add", "fd00:9::9/128", "via", f"fd00:{number}::10")
-        for address in ("10.9.9.9/32", "fd00:9::9/128"):
-            self.server.run("ip", "address", "add", address, "dev", "lo")
-        veth(self.switch, "host", self.host, "eth0")
-        for end in ("one", "two", "host"):
-            self.switch.run("ip", "link", "set", end, "master", "bridge")
-        self.switch.run("ip", "link", "set", "bridge", "up")
-        self.host.run("ip", "address", "add", "10.0.1.10/24", "dev", "eth0")
-        self.host.run("ip", "address", "add", "fd00:1::10/64", "dev", "eth0", "nodad")
-        self.host.run("ip", "route", "add", "default", "via", "10.0.1.1")
-        self.host.run("ip", "-6", "route", "add", "default", "via", "fd00:1::1")
+        ends(self.switch, self.host, self.server)
         for space in self.spaces:
             router = lab.router(space, "", command=["accelerate", "lan", "wan"])
             takes_packets(router)

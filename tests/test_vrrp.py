@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from lib.keepalived import Keepalived, instance
+from lib.keepalived import Keepalived, ends, instance
 from lib.kernel import Machine
-from lib.netns import veth, wait_for
+from lib.netns import wait_for
 from lib.traffic import Sink, Stream, longest_gap
 
 VIRTUAL = ("00:00:5e:00:01:33", "00:00:5e:00:02:34")
@@ -36,16 +36,7 @@ class Pair:
             machine.space.sysctl("net.ipv4.conf.all.arp_ignore", 1)
             machine.space.sysctl("net.ipv4.conf.all.arp_announce", 2)
             self.machines.append(machine)
-        for address in ("10.9.9.9/32", "fd00:9::9/128"):
-            self.server.run("ip", "address", "add", address, "dev", "lo")
-        veth(self.switch, "host", self.host, "eth0")
-        for end in ("one", "two", "host"):
-            self.switch.run("ip", "link", "set", end, "master", "bridge")
-        self.switch.run("ip", "link", "set", "bridge", "up")
-        self.host.run("ip", "address", "add", "10.0.1.10/24", "dev", "eth0")
-        self.host.run("ip", "address", "add", "fd00:1::10/64", "dev", "eth0", "nodad")
-        self.host.run("ip", "route", "add", "default", "via", "10.0.1.1")
-        self.host.run("ip", "-6", "route", "add", "default", "via", "fd00:1::1")
+        ends(self.switch, self.host, self.server)
         for number, machine in zip((2, 3), self.machines):
             to_server = f'turnpike.route "10.9.9.9/32" {{ via = "10.0.{number}.10" }}\n'
             to_server += f'turnpike.route "fd00:9::9/128" {{ via = "fd00:{number}::10" }}\n'

@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from .netns import stop_process
+from .netns import stop_process, veth
 
 
 def instance(name, interface, number, priority, addresses, interval=1, vmac=True):
@@ -25,6 +25,21 @@ vrrp_instance {name} {{
   }}
 }}
 """
+
+
+def ends(switch, host, server):
+    """The ends of two routers' networks: a host behind a switch with ports to both, whose gateway is the virtual router
+    10.0.1.1 and fd00:1::1; a server with addresses that both lead to."""
+    for address in ("10.9.9.9/32", "fd00:9::9/128"):
+        server.run("ip", "address", "add", address, "dev", "lo")
+    veth(switch, "host", host, "eth0")
+    for end in ("one", "two", "host"):
+        switch.run("ip", "link", "set", end, "master", "bridge")
+    switch.run("ip", "link", "set", "bridge", "up")
+    host.run("ip", "address", "add", "10.0.1.10/24", "dev", "eth0")
+    host.run("ip", "address", "add", "fd00:1::10/64", "dev", "eth0", "nodad")
+    host.run("ip", "route", "add", "default", "via", "10.0.1.1")
+    host.run("ip", "-6", "route", "add", "default", "via", "fd00:1::1")
 
 
 class Keepalived:

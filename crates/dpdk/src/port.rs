@@ -33,7 +33,7 @@ mod sockets;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,6 +61,7 @@ use self::sockets::Sockets;
 use crate::carrier::Carrier;
 use crate::eal::{Eal, EalRef};
 use crate::interface::Interface;
+use crate::wait::eventfd;
 use crate::{Device, Driver, Errno, Error, IovaMode, Mempool, RxQueue, TxQueue};
 
 pub use self::offloads::{Offload, OffloadReason, OffloadState, OffloadWishes, Offloads};
@@ -721,8 +722,8 @@ fn start_silent(
     let attached = Attached::new(eal, config, "vdev", device, "no-rx=1")?;
     let own = PortConfig { rx_queues: 1, tx_queues: 1, ..config.clone() };
     let mut started = attached.start(&own, pool, Wish::of(&own), None)?;
-    let never = Silence::new().map_err(|errno| config.error("making an event", errno))?;
-    started.rx_interrupts = RxInterrupts::of_sockets(vec![never.0.as_raw_fd()]);
+    let never = eventfd().map_err(|errno| config.error("making an event", errno))?;
+    started.rx_interrupts = RxInterrupts::of_sockets(vec![never.as_raw_fd()]);
     started.silence = Some(never);
     started.driver = IN_KERNEL.to_owned();
     let gone = || config.refuse(format!("device {} is gone", kernel.name));
@@ -732,21 +733,6 @@ fn start_silent(
 
 /// The driver of ports whose interfaces forward by XDP programs.
 const IN_KERNEL: &str = "xdp";
-
-/// A descriptor that is never readable.
-struct Silence(OwnedFd);
-
-impl Silence {
-    fn new() -> Result<Self, Errno> {
-        // SAFETY: makes a descriptor.
-        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if event < 0 {
-            return Err(Errno::last());
-        }
-        // SAFETY: a descriptor that the kernel has just created for us.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(event) }))
-    }
-}
 
 /// Starts the device for control traffic of an AF_XDP port, and then the program that sends packets there.
 fn start_control(
@@ -1088,7 +1074,7 @@ struct Started {
     packet_rings: Vec<PacketRing>,
     rx_interrupts: RxInterrupts,
     /// Waited for in place of a device that never receives; open until it is closed.
-    silence: Option<Silence>,
+    silence: Option<OwnedFd>,
     driver: String,
     negotiated: Negotiated,
     /// True if it reports changes of its link.

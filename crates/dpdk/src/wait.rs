@@ -61,9 +61,7 @@ impl Doorbell {
     /// # Errors
     /// [`Error::Wait`] if the kernel creates no eventfd.
     pub fn new() -> Result<Self, Error> {
-        // SAFETY: makes a descriptor.
-        let signal = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        let signal = owned(signal, "making an eventfd")?;
+        let signal = eventfd().map_err(|errno| Error::Wait { step: "making an eventfd", errno })?;
         let (listening, causes, owed) =
             (AtomicBool::new(false), AtomicU8::new(0), AtomicU64::new(0));
         Ok(Self { signal, listening, causes, owed })
@@ -254,6 +252,17 @@ fn take_error(descriptor: RawFd) {
         let error = (&raw mut error).cast();
         libc::getsockopt(descriptor, libc::SOL_SOCKET, libc::SO_ERROR, error, &mut length)
     };
+}
+
+/// Makes an eventfd, which is not readable until it is written to.
+pub(crate) fn eventfd() -> Result<OwnedFd, Errno> {
+    // SAFETY: makes a descriptor.
+    let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if event < 0 {
+        return Err(Errno::last());
+    }
+    // SAFETY: a descriptor that the kernel has just created for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(event) })
 }
 
 fn owned(descriptor: RawFd, step: &'static str) -> Result<OwnedFd, Error> {

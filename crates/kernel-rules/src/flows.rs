@@ -17,18 +17,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::io::{Errno, write};
 
 use crate::Error;
 use crate::conntrack::{self, Flow, State, Tuple};
 use crate::netlink::{Connection, Family, Socket};
+use crate::worker::{Waits, Wake, Worker};
 
 /// Time between readings of all connections.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -292,8 +289,7 @@ impl<T: Table> Followed<T> {
 /// A thread that follows connections. Ends when this is dropped.
 #[derive(Debug)]
 pub struct Follower {
-    stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    _worker: Worker,
     counts: Arc<Counts>,
 }
 
@@ -307,32 +303,18 @@ impl Follower {
             Socket::open(Family::Netfilter, conntrack::GROUPS).map_err(Error::Connections)?;
         let mut kernel = Connection::open(Family::Netfilter).map_err(Error::Connections)?;
         let all = kernel.dump(&conntrack::all(), read_flow).map_err(Error::Connections)?;
-        let refused = |error: io::Error| Error::Thread { name: THREAD, error };
-        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| refused(error.into()))?;
-        let (stop, counts) = (Arc::new(stop), Arc::<Counts>::default());
+        let counts = Arc::<Counts>::default();
         let mut followed = Followed::new(table, counts.clone());
-        let end = Arc::clone(&stop);
-        let body = move || {
+        let body = move |waits| {
             followed.follow_all(&mut kernel, all, Instant::now());
-            run(followed, kernel, &events, &end);
+            run(followed, kernel, &events, &waits);
         };
-        let thread = thread::Builder::new().name(THREAD.to_owned()).spawn(body).map_err(refused)?;
-        Ok(Self { stop, thread: Some(thread), counts })
+        Ok(Self { _worker: Worker::start(THREAD, body)?, counts })
     }
 
     /// Returns the numbers of flows.
     pub fn counts(&self) -> &Counts {
         &self.counts
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        // An event descriptor takes this write unless it is full, which ends the thread as well.
-        write(&self.stop, &1_u64.to_ne_bytes()).ok();
-        if let Some(thread) = self.thread.take() {
-            thread.join().ok();
-        }
     }
 }
 
@@ -355,7 +337,7 @@ fn run<T: Table>(
     mut followed: Followed<T>,
     mut kernel: Connection,
     events: &Socket,
-    stop: &OwnedFd,
+    waits: &Waits,
 ) {
     let (mut buffer, mut all_due) = (Vec::new(), Instant::now() + INTERVAL);
     loop {
@@ -379,23 +361,11 @@ fn run<T: Table>(
         }
         followed.look(&mut kernel, Instant::now());
         let due = followed.due().map_or(all_due, |due| due.min(all_due));
-        if !wait(events, stop, due.saturating_duration_since(Instant::now())) {
+        let left = due.saturating_duration_since(Instant::now());
+        if waits.wait([events.as_fd()], left) == Wake::Stop {
             followed.finish(&mut kernel, Instant::now());
             return;
         }
-    }
-}
-
-/// Waits for announcements; returns false if the thread is to end.
-fn wait(events: &Socket, stop: &OwnedFd, left: Duration) -> bool {
-    let mut all =
-        [PollFd::new(stop, PollFlags::IN), PollFd::from_borrowed_fd(events.as_fd(), PollFlags::IN)];
-    let timeout =
-        Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-    match poll(&mut all, Some(&timeout)) {
-        Ok(_) => all[0].revents().is_empty(),
-        Err(Errno::INTR) => true,
-        Err(_) => false,
     }
 }
 

@@ -40,6 +40,7 @@ mod settings;
 mod tc;
 mod translate;
 mod watch;
+mod worker;
 mod xdp;
 mod xfrm;
 

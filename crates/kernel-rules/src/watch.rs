@@ -6,16 +6,12 @@
 //! of other settings, tcx programs and packet sockets: for these it inspects each second.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
-
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::io::{Errno, write};
 
 use crate::netlink::{Family, Raw, Socket};
 use crate::routes::Known;
+use crate::worker::{Waits, Wake, Worker};
 use crate::{Error, Inspection, Inspector, Options, Routes};
 
 /// Quiet time that ends a burst of notifications.
@@ -66,8 +62,7 @@ const ROUTES: u32 = group::IPV4_ROUTE | group::IPV6_ROUTE | group::NEXTHOP;
 /// A thread that inspects after each change. Ends when this is dropped.
 #[derive(Debug)]
 pub struct Watch {
-    stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    _worker: Worker,
 }
 
 impl Watch {
@@ -85,24 +80,9 @@ impl Watch {
     ) -> Result<Self, Error> {
         let sockets = Sockets::open().map_err(Error::Netlink)?;
         let inspector = Inspector::new(interfaces, options)?;
-        let refused = |error: io::Error| Error::Thread { name: THREAD, error };
-        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| refused(error.into()))?;
-        let stop = Arc::new(stop);
         let on_notice = Box::new(on_notice);
-        let watcher = Watcher::new(sockets, inspector, Arc::clone(&stop), on_notice);
-        let builder = thread::Builder::new().name(THREAD.to_owned());
-        let thread = builder.spawn(move || watcher.run(on_change)).map_err(refused)?;
-        Ok(Self { stop, thread: Some(thread) })
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        // An event descriptor takes this write unless it is full, which ends the thread as well.
-        write(&self.stop, &1_u64.to_ne_bytes()).ok();
-        if let Some(thread) = self.thread.take() {
-            thread.join().ok();
-        }
+        let body = move |waits| Watcher::new(sockets, inspector, waits, on_notice).run(on_change);
+        Ok(Self { _worker: Worker::start(THREAD, body)? })
     }
 }
 
@@ -228,7 +208,7 @@ impl Schedule {
 struct Watcher {
     sockets: Sockets,
     inspector: Inspector,
-    stop: Arc<OwnedFd>,
+    waits: Waits,
     schedule: Schedule,
     on_notice: Box<dyn FnMut() + Send>,
 }
@@ -237,10 +217,10 @@ impl Watcher {
     fn new(
         sockets: Sockets,
         inspector: Inspector,
-        stop: Arc<OwnedFd>,
+        waits: Waits,
         on_notice: Box<dyn FnMut() + Send>,
     ) -> Self {
-        Self { sockets, inspector, stop, schedule: Schedule::new(Instant::now()), on_notice }
+        Self { sockets, inspector, waits, schedule: Schedule::new(Instant::now()), on_notice }
     }
 
     fn run(mut self, mut on_change: impl FnMut(Inspection)) {
@@ -290,33 +270,8 @@ impl Watcher {
     fn sleep(&self, left: Duration) -> Wake {
         let Sockets { state, routes, netfilter, xfrm } = &self.sockets;
         let sockets = [Some(state), Some(routes), netfilter.as_ref(), xfrm.as_ref()];
-        let sockets = sockets
-            .into_iter()
-            .flatten()
-            .map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN));
-        let stop = PollFd::new(&*self.stop, PollFlags::IN);
-        let mut all: Vec<PollFd<'_>> = [stop].into_iter().chain(sockets).collect();
-        let timeout =
-            Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut all, Some(&timeout)) {
-            Ok(_) if !all[0].revents().is_empty() => Wake::Stop,
-            // A stream of notifications must not delay what is due.
-            Ok(_) if left.is_zero() => Wake::Due,
-            Ok(0) => Wake::Due,
-            Ok(_) | Err(Errno::INTR) => Wake::Notification,
-            Err(_) => Wake::Stop,
-        }
+        self.waits.wait(sockets.into_iter().flatten().map(Socket::as_fd), left)
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wake {
-    /// The thread is to end.
-    Stop,
-    /// An inspection is due.
-    Due,
-    /// There are notifications, or it is too early.
-    Notification,
 }
 
 #[cfg(test)]
@@ -350,7 +305,7 @@ mod tests {
             while drain() != Change::default() {}
             test(&sockets, &mut drain);
         };
-        thread::spawn(all).join().unwrap();
+        std::thread::spawn(all).join().unwrap();
     }
 
     #[test]

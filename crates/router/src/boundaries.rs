@@ -24,7 +24,6 @@
 //! one, in any order, each as if it were the only one.
 
 use std::collections::{BTreeMap, BTreeSet};
-
 use std::ops::Bound;
 
 use ipnet::IpNet;

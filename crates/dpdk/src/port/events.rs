@@ -9,7 +9,7 @@
 //! nothing and never block.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +18,7 @@ use dpdk_sys as sys;
 
 use super::port_of;
 use crate::eal::Eal;
+use crate::wait::eventfd;
 use crate::{Device, Errno, Error};
 
 /// A kind of event.
@@ -55,13 +56,7 @@ static HUB: OnceLock<Hub> = OnceLock::new();
 
 impl Hub {
     fn new() -> Result<Self, Errno> {
-        // SAFETY: makes a descriptor.
-        let signal = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if signal < 0 {
-            return Err(Errno::last());
-        }
-        // SAFETY: a descriptor that the kernel has just created for us.
-        let signal = unsafe { OwnedFd::from_raw_fd(signal) };
+        let signal = eventfd()?;
         let none = || AtomicU64::new(0);
         Ok(Self { signal, links: none(), removed: none(), reset: none() })
     }

@@ -120,6 +120,14 @@ struct Entry {
 const _: () = assert!(size_of::<Key>() == 40 && size_of::<Entry>() == 64);
 
 impl Entry {
+    /// Returns the entries of a flow's directions, with their keys.
+    fn of_both(original: Tuple, reply: Tuple) -> [(Key, Self); 2] {
+        [(original, reply.inverse()), (reply, original.inverse())].map(|(received, sent)| {
+            let key = received.key();
+            (key, Self::new(&key, &sent.key()))
+        })
+    }
+
     /// Returns the entry of packets that are received as one tuple and sent as another.
     fn new(received: &Key, sent: &Key) -> Self {
         let addresses = |of: &Key| sum(&of.source) + sum(&of.destination);
@@ -199,10 +207,8 @@ impl Flows {
     /// # Errors
     /// There is no room.
     pub fn put(&self, original: Tuple, reply: Tuple) -> Result<(), Errno> {
-        let pairs = [(original, reply.inverse()), (reply, original.inverse())];
-        for (received, sent) in pairs {
-            let key = received.key();
-            if let Err(errno) = self.map.put(&key, &Entry::new(&key, &sent.key())) {
+        for (key, entry) in Entry::of_both(original, reply) {
+            if let Err(errno) = self.map.put(&key, &entry) {
                 self.remove(original, reply);
                 return Err(errno);
             }
@@ -212,10 +218,8 @@ impl Flows {
 
     /// Takes no packet of a flow any more. Those that were taken can still be returned until [`Self::remove`].
     pub fn end(&self, original: Tuple, reply: Tuple) {
-        for (received, sent) in [(original, reply.inverse()), (reply, original.inverse())] {
-            let key = received.key();
-            let entry = Entry { ended: 1, ..Entry::new(&key, &sent.key()) };
-            self.map.put(&key, &entry).ok();
+        for (key, entry) in Entry::of_both(original, reply) {
+            self.map.put(&key, &Entry { ended: 1, ..entry }).ok();
         }
     }
 

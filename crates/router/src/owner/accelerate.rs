@@ -91,30 +91,23 @@ pub(super) struct Families {
     pub(super) ip6: Option<String>,
 }
 
-/// The kernel's settings of an interface.
-#[derive(Debug, Default)]
-struct Sysctls {
-    ip4_forwarding: bool,
-    ip6_forwarding: bool,
-    reverse_path: u32,
+/// Reads a number of the kernel's settings in the thread's network namespace.
+fn sysctl(path: &str) -> Option<u32> {
+    fs::read_to_string(format!("/proc/sys/net/{path}")).ok()?.trim().parse().ok()
 }
 
-impl Sysctls {
-    /// Reads those of an interface of the thread's network namespace. One that cannot be read forwards nothing.
-    fn of(interface: &str) -> Self {
-        let number = |path: String| {
-            let text = fs::read_to_string(format!("/proc/sys/net/{path}")).ok()?;
-            text.trim().parse::<u32>().ok()
-        };
-        let reverse_path = |of: &str| number(format!("ipv4/conf/{of}/rp_filter"));
-        Self {
-            ip4_forwarding: number(format!("ipv4/conf/{interface}/forwarding")) == Some(1),
-            ip6_forwarding: number("ipv6/conf/all/forwarding".to_owned()).is_some_and(|on| on != 0),
-            // The kernel takes the greater one.
-            reverse_path: reverse_path("all").max(reverse_path(interface)).unwrap_or(1),
-        }
-    }
+/// What a look at the kernel's settings finds that is the same for all interfaces.
+pub(super) struct Look {
+    /// The least MTU of interfaces and VLAN devices.
+    longest: u16,
+    /// The reason why all packets are the kernel's.
+    reason: Option<String>,
+    ip6_forwarding: bool,
+    reverse_path: Option<u32>,
 }
+
+/// The reason before the kernel's routes have been read.
+const UNREAD: &str = "the kernel's routes are being read";
 
 /// The FIB, with destinations whose packets are the kernel's.
 struct Fib<'a> {
@@ -323,6 +316,31 @@ fn accelerated(devices: &Devices) -> impl Iterator<Item = (&OpenPort, &dpdk::Acc
     devices.ports.iter().filter_map(|open| Some((open, open.port.acceleration()?)))
 }
 
+/// Returns the packets to be taken of an interface or VLAN device with this name. One whose settings cannot be read forwards
+/// nothing.
+pub(super) fn families(name: &str, mac: [u8; 6], look: &Look) -> Families {
+    let off = |on: bool, sysctl: String| (!on).then(|| format!("{sysctl} is 0"));
+    let strict = || {
+        // The kernel takes the greater one.
+        let reverse_path = look.reverse_path.max(sysctl(&format!("ipv4/conf/{name}/rp_filter")));
+        (reverse_path.unwrap_or(1) == 1).then(|| {
+            "rp_filter is strict; make it loose: sysctl net.ipv4.conf.all.rp_filter=2".to_owned()
+        })
+    };
+    let ip4_forwarding = || sysctl(&format!("ipv4/conf/{name}/forwarding")) == Some(1);
+    let reason = &look.reason;
+    let ip4 = reason
+        .clone()
+        .or_else(|| off(ip4_forwarding(), format!("net.ipv4.conf.{name}.forwarding")))
+        .or_else(strict);
+    let ip6_sysctl = || "net.ipv6.conf.all.forwarding".to_owned();
+    let ip6 = reason.clone().or_else(|| off(look.ip6_forwarding, ip6_sysctl()));
+    let (four, six) = (ip4.is_none(), ip6.is_none());
+    let longest = look.longest;
+    let taken = Taken { mac, longest, ip4: four, ip6: six, partial_checksums: false };
+    Families { taken, ip4, ip6 }
+}
+
 /// Logs the families of an interface whose treatment has changed.
 fn say_changes(kind: &str, name: &str, before: Option<&Families>, now: &Families) {
     for (family, before, now) in
@@ -349,7 +367,7 @@ fn reported(of: &Families) -> (report::AcceleratedFamily, report::AcceleratedFam
 
 /// Returns the report about an interface before the kernel's routes have been read.
 fn unread() -> (report::AcceleratedFamily, report::AcceleratedFamily) {
-    let why = Some("the kernel's routes are being read".to_owned());
+    let why = Some(UNREAD.to_owned());
     reported(&Families { ip4: why.clone(), ip6: why, ..Families::default() })
 }
 
@@ -399,8 +417,9 @@ impl Owner {
             self.accelerated.follow_flows(interfaces);
         }
         // After the maps: what they have no room for is a reason to take nothing.
+        let look = self.look(longest);
         let wanted: Vec<_> = accelerated(&self.devices)
-            .map(|(open, acceleration)| (open.id, self.wanted(open, acceleration, longest)))
+            .map(|(open, acceleration)| (open.id, self.wanted(open, acceleration, &look)))
             .collect();
         self.accelerated.interfaces.retain(|id, _| wanted.iter().any(|(of, _)| of == id));
         for (id, now) in wanted {
@@ -420,43 +439,37 @@ impl Owner {
         self.devices.links[open.id.index()].mtu(open.port.mtu())
     }
 
-    /// Returns the packets that an interface and its VLANs are to take.
-    fn wanted(&self, open: &OpenPort, acceleration: &dpdk::Acceleration, longest: u16) -> Now {
-        let (program, mac) = (acceleration.number(), open.port.mac());
-        let mut own = self.families(&open.name, mac, longest);
-        own.taken.partial_checksums = open.port.partial_checksums();
-        Now { program, own, vlans: self.wanted_vlans(open.id, mac, longest) }
-    }
-
-    /// Returns the packets to be taken of an interface or VLAN device with this name.
-    pub(super) fn families(&self, name: &str, mac: [u8; 6], longest: u16) -> Families {
-        let sysctls = Sysctls::of(name);
-        let full = (!self.accelerated.refused.is_empty())
-            .then(|| "the XDP programs have no room for the routes".to_owned());
-        let missing =
-            || self.accelerated.ways.as_ref().and_then(|_| in_kernel::missing(&self.routing.rib));
-        let full = full.or_else(missing);
-        let strict = || {
-            (sysctls.reverse_path == 1).then(|| {
-                "rp_filter is strict; make it loose: sysctl net.ipv4.conf.all.rp_filter=2"
-                    .to_owned()
-            })
-        };
-        let obstacle = match &self.accelerated.obstacles {
+    /// Looks at what is the same for all interfaces.
+    fn look(&self, longest: u16) -> Look {
+        let of = &self.accelerated;
+        let obstacle = match &of.obstacles {
             None => Some("the kernel's rules are being read".to_owned()),
             Some(obstacles) => obstacles.first().cloned(),
         };
-        let unread = self.accelerated.keeper.is_none();
-        let unread = unread.then(|| "the kernel's routes are being read".to_owned());
-        let full = obstacle.or(unread).or(full).or_else(|| self.accelerated.no_flows.clone());
-        let off = |on: bool, sysctl: String| (!on).then(|| format!("{sysctl} is 0"));
-        let ip4_sysctl = format!("net.ipv4.conf.{name}.forwarding");
-        let ip4 = full.clone().or_else(|| off(sysctls.ip4_forwarding, ip4_sysctl)).or_else(strict);
-        let ip6_sysctl = "net.ipv6.conf.all.forwarding".to_owned();
-        let ip6 = full.or_else(|| off(sysctls.ip6_forwarding, ip6_sysctl));
-        let (four, six) = (ip4.is_none(), ip6.is_none());
-        let taken = Taken { mac, longest, ip4: four, ip6: six, partial_checksums: false };
-        Families { taken, ip4, ip6 }
+        let unread = || of.keeper.is_none().then(|| UNREAD.to_owned());
+        let full = || {
+            (!of.refused.is_empty())
+                .then(|| "the XDP programs have no room for the routes".to_owned())
+        };
+        let missing = || of.ways.as_ref().and_then(|_| in_kernel::missing(&self.routing.rib));
+        Look {
+            longest,
+            reason: obstacle
+                .or_else(unread)
+                .or_else(full)
+                .or_else(missing)
+                .or_else(|| of.no_flows.clone()),
+            ip6_forwarding: sysctl("ipv6/conf/all/forwarding").is_some_and(|on| on != 0),
+            reverse_path: sysctl("ipv4/conf/all/rp_filter"),
+        }
+    }
+
+    /// Returns the packets that an interface and its VLANs are to take.
+    fn wanted(&self, open: &OpenPort, acceleration: &dpdk::Acceleration, look: &Look) -> Now {
+        let (program, mac) = (acceleration.number(), open.port.mac());
+        let mut own = families(&open.name, mac, look);
+        own.taken.partial_checksums = open.port.partial_checksums();
+        Now { program, own, vlans: self.wanted_vlans(open.id, mac, look) }
     }
 
     /// Has an interface take other packets than before.

@@ -13,7 +13,7 @@ use dataplane::vlan::TagProtocol;
 use dpdk::Taken;
 
 use super::Owner;
-use super::accelerate::Families;
+use super::accelerate::{Families, Look, families};
 
 /// A VLAN whose frames a program may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Owner {
     }
 
     /// Returns the packets of an interface's VLANs that are to be taken.
-    pub(super) fn wanted_vlans(&self, port: PortId, mac: [u8; 6], longest: u16) -> VlansNow {
+    pub(super) fn wanted_vlans(&self, port: PortId, mac: [u8; 6], look: &Look) -> VlansNow {
         let is_wanted = |vlan: &&Vlan| {
             vlan.parent == port.into()
                 && vlan.tag.protocol == TagProtocol::Dot1q
@@ -65,7 +65,7 @@ impl Owner {
                 && self.devices.links[vlan.id.index()].up()
         };
         let now = |vlan: &Vlan| {
-            let families = self.families(&vlan.name, mac, longest);
+            let families = families(&vlan.name, mac, look);
             (vlan.tag.id, VlanNow { name: vlan.name.clone(), families })
         };
         self.accelerated_vlans().filter(is_wanted).map(now).collect()

@@ -60,12 +60,16 @@ impl FlowTable for Fast {
     }
 }
 
+fn shared() -> Result<Arc<Flows>, String> {
+    Flows::shared().map_err(|errno| format!("no table of flows: {errno}"))
+}
+
 /// Returns a function that puts all flows in doubt.
 ///
 /// # Errors
 /// The kernel makes no table.
 pub(super) fn doubt() -> Result<impl Fn() + Send + 'static, String> {
-    let flows = Flows::shared().map_err(|errno| format!("no table of flows: {errno}"))?;
+    let flows = shared()?;
     Ok(move || flows.doubt(SETTLE))
 }
 
@@ -75,7 +79,7 @@ impl FollowedFlows {
     /// # Errors
     /// The kernel makes no table, or does not tell its connections.
     pub(super) fn begin(prefixes: Arc<Prefixes>) -> Result<Self, String> {
-        let flows = Flows::shared().map_err(|errno| format!("no table of flows: {errno}"))?;
+        let flows = shared()?;
         let table = Fast { flows: flows.clone(), prefixes };
         let follower = Follower::start(table).map_err(|error| error.to_string())?;
         flows.doubt(Duration::ZERO);

@@ -16,6 +16,7 @@ use nix::sys::socket::{
     sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
+use wire::MacAddr;
 
 /// Packets of a sample at most.
 const SAMPLE_MOST: u64 = 200_000;
@@ -165,9 +166,9 @@ impl Sample {
     ) -> io::Result<Self> {
         let number = |name: &String| {
             let index = machine.number::<usize>(&format!("/sys/class/net/{name}/ifindex"))?;
-            Some((index, mac(&machine.interface(name)?.mac?)?))
+            Some((index, machine.interface(name)?.mac?.parse::<MacAddr>().ok()?))
         };
-        let wanted: BTreeMap<usize, [u8; 6]> = interfaces.iter().filter_map(number).collect();
+        let wanted: BTreeMap<usize, MacAddr> = interfaces.iter().filter_map(number).collect();
         let (packet, raw) = (AddressFamily::Packet, SockType::Raw);
         let opened = socket(packet, raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)?;
         setsockopt(
@@ -194,8 +195,8 @@ impl Sample {
     }
 
     /// Counts a frame that an interface with this MAC has received.
-    fn count(&mut self, frame: &[u8], mac: [u8; 6], routes: &Routes) {
-        let place = if frame.get(..6) != Some(&mac[..]) {
+    fn count(&mut self, frame: &[u8], mac: MacAddr, routes: &Routes) {
+        let place = if frame.get(..6) != Some(&mac.0[..]) {
             &mut self.others
         } else {
             match addresses(frame) {
@@ -232,12 +233,6 @@ impl Sample {
             percent(self.taken)
         )
     }
-}
-
-fn mac(text: &str) -> Option<[u8; 6]> {
-    let bytes: Vec<u8> =
-        text.split(':').map(|part| u8::from_str_radix(part, 16)).collect::<Result<_, _>>().ok()?;
-    bytes.try_into().ok()
 }
 
 /// Returns source and destination of a plain IP packet that may be forwarded.
@@ -342,7 +337,7 @@ mod tests {
             frame([0xff; 6], ip, 64, [192, 0, 2, 1]),
             frame(mac, ip, 64, [192, 0, 2, 1])[..20].to_vec(),
         ] {
-            sample.count(&frame, mac, &routes);
+            sample.count(&frame, MacAddr(mac), &routes);
         }
         let expected = Sample { taken: 1, own: 1, elsewhere: 1, others: 1, odd: 3 };
         assert_eq!(sample, expected);
