@@ -10,7 +10,11 @@ accelerate    the same, and `turnpike accelerate` on both interfaces
 in-kernel     the same with `--in-kernel`
 xdp-forward   xdp-forward of xdp-tools 1.5 on both interfaces, by the kernel's own table; left out if it is not installed
 
-XDP programs send to a veth host only if it has GRO, so it has in the rows of in-kernel and xdp-forward.
+host          frames are socket buffers, as a program of another namespace sends them; the receiver is the kernel's stack
+wire          frames are as a NIC's driver has them (wire.py); the receiver drops them in its driver
+
+XDP programs send to a veth host only if it has GRO, so it has in the rows of in-kernel and xdp-forward. The delay is that
+of single pings through the router, when nothing else passes.
 
 --start measures instead the time from the command to the first accelerated packet of a stream: with a full table in the
 kernel, with a default route and without, and with as many networks none of which is beside another.
@@ -18,6 +22,8 @@ kernel, with a default route and without, and with as many networks none of whic
 
 import contextlib
 import gzip
+import ipaddress
+import random
 import shutil
 import statistics
 import subprocess
@@ -27,11 +33,14 @@ import time
 from pathlib import Path
 
 import common
+import wire
 
 ROWS = ["kernel", "accelerate", "in-kernel", "xdp-forward"]
-SIZES = [64, 512, 1500]
+SIZES = [64, 1500]
 ROUTES = [4, 500_000]
 FULL_TABLE = 1_000_000
+TO_MAC = "02:00:00:00:01:01"
+PINGS = 300
 
 
 def busy():
@@ -51,17 +60,30 @@ def made_up_table(directory, count):
     return file, [line.split("\t")[0] for line in lines if line[:1].isdigit()]
 
 
+class Destinations:
+    """Addresses that the table has, for both generators: as `turnpike generate` takes them, and as a file of `wire.py`."""
+
+    def __init__(self, directory, pattern, prefixes):
+        self.pattern, self.file = pattern, Path(directory) / "destinations"
+        parsed = [ipaddress.ip_network(prefix) for prefix in prefixes if ":" not in prefix]
+        nets = [(int(net.network_address), int(net.hostmask)) for net in parsed]
+        drawn = random.Random(1)
+        with self.file.open("wb") as out:
+            for start, mask in drawn.choices(nets, k=wire.DESTINATIONS):
+                out.write((start | drawn.getrandbits(32) & mask).to_bytes(4, "big"))
+
+
 def routes(box, count, directory):
-    """Fills the kernel's table with routes over host b; returns the destinations as the generator takes them."""
+    """Fills the kernel's table with routes over host b; returns the destinations."""
     box.ip("route", "add", "default", "via", "10.0.2.2")
     if count == 4:
         for network in ("11.0.0.0/10", "11.64.0.0/10", "11.128.0.0/10", "11.192.0.0/10"):
             box.ip("route", "add", network, "via", "10.0.2.2")
-        return "random:24@11.0.0.0"
+        return Destinations(directory, "random:24@11.0.0.0", ["11.0.0.0/8"])
     file, prefixes = made_up_table(directory, count)
     batch = "".join(f"route add {prefix} via 10.0.2.2\n" for prefix in prefixes)
     subprocess.run(box.space.command("ip", "-force", "-batch", "-"), input=batch, text=True, capture_output=True)
-    return f"table:{file}"
+    return Destinations(directory, f"table:{file}", prefixes)
 
 
 def xdp_forward(box, word, *options):
@@ -81,17 +103,77 @@ def forwarding(box, row):
         xdp_forward(box, "load", "-m", "native")
     router = box.accelerate("eth0", "eth1") if row in ("accelerate", "in-kernel") else None
     try:
-        yield (lambda: status(router)["eth0"]["packets"]) if router else None
+        yield (lambda: status(router)["eth0"]["packets"]["accelerated"]) if router else None
     finally:
         if row == "xdp-forward":
             xdp_forward(box, "unload")
 
 
-def measure(row, size, count, given):
-    """Million packets per second, and cycles of all cores for each."""
+def sent_by_host(box, destinations, size, given):
+    """A command that sends socket buffers."""
+    from lib.router import binary
+
+    return box.a.command(
+        binary(), "generate", "--device", "eth0", "--to-mac", TO_MAC, "--from", "10.0.1.2", "--to", destinations.pattern,
+        "--size", size, "--rate", "max", "--full", "lose", "--seconds", given.seconds + 5, "--cores", common.cores()[0],
+        "--no-huge", "--json",
+    )
+
+
+def sent_by_wire(box, destinations, size, given):
+    """A command that sends frames of a driver."""
+    return box.a.command(
+        "taskset", "--cpu-list", common.cores()[0], "timeout", given.seconds + 10, sys.executable, wire.__file__, "eth0",
+        "--to-mac", TO_MAC, "--sender", "10.0.1.2", "--destinations", destinations.file, "--size", size,
+    )
+
+
+@contextlib.contextmanager
+def by_wire(box, row, directory):
+    """The interfaces between hosts and router as those of NICs."""
+    drop = wire.built(directory)
+    box.b.run("ip", "link", "set", "eth0", "xdpdrv", "object", drop, "program", "drop")
+    if row == "kernel":
+        # Frames without a program are socket buffers then.
+        box.space.run("ethtool", "-K", "eth0", "gro", "on")
+    yield
+    box.b.run("ip", "link", "set", "eth0", "xdpdrv", "off")
+
+
+def rate(box, command, size, taken, given):
+    """Million packets per second, and microseconds of all cores for each."""
+    sent = lambda: int(box.b.run("cat", "/sys/class/net/eth0/statistics/rx_packets").stdout)  # noqa: E731
+    first, accelerated = sent(), taken() if taken else 0
+    generator = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while sent() < first + 1000:
+            if generator.poll() is not None:
+                raise RuntimeError(generator.stderr.read())
+            time.sleep(0.05)
+        time.sleep(0.3)
+        packets_before, busy_before, begun = sent(), busy(), time.monotonic()
+        time.sleep(given.seconds)
+        forwarded, used, lasted = sent() - packets_before, busy() - busy_before, time.monotonic() - begun
+    finally:
+        generator.terminate()
+        generator.communicate()
+    if taken:
+        assert taken() - accelerated > forwarded / 2, f"the kernel forwarded them: {forwarded}, {taken()}"
+    return {"mpps": forwarded / lasted / 1e6, "us": used * 1e6 / max(forwarded, 1)}
+
+
+def delays(box):
+    """Microseconds of single pings through the router: the median, and what one in a hundred exceeds."""
+    done = box.a.run("ping", "-n", "-i", "0.01", "-c", PINGS, "198.51.2.1")
+    times = [float(line.partition("time=")[2].split()[0]) * 1000 for line in done.stdout.splitlines() if "time=" in line]
+    assert len(times) == PINGS, done.stdout
+    return {"delay": statistics.median(times), "delay99": statistics.quantiles(times, n=100)[98]}
+
+
+def measure(row, count, given):
+    """What `rate` and `delays` say, by source and size."""
     from lib.accelerate import IN_KERNEL, SOCKETS, Box
     from lib.lab import Lab
-    from lib.router import binary
 
     lab, directory = Lab(), tempfile.TemporaryDirectory()
     try:
@@ -101,47 +183,52 @@ def measure(row, size, count, given):
         for host in box.hosts.values():
             host.sysctl("net.ipv4.ip_forward", 0)
         box.settle()
-        destination = routes(box, count, directory.name)
-        making = contextlib.ExitStack()
-        taken = making.enter_context(forwarding(box, row))
-        command = box.a.command(
-            binary(), "generate", "--device", "eth0", "--to-mac", "02:00:00:00:01:01", "--from", "10.0.1.2",
-            "--to", destination, "--size", size, "--rate", "max", "--full", "lose", "--seconds", given.seconds + 2,
-            "--cores", common.cores()[0], "--no-huge", "--json",
-        )
-        generator = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        sent = lambda: int(box.b.run("cat", "/sys/class/net/eth0/statistics/rx_packets").stdout)  # noqa: E731
-        first = sent()
-        while sent() < first + 1000:
-            if generator.poll() is not None:
-                raise RuntimeError(generator.stderr.read())
-            time.sleep(0.05)
-        time.sleep(0.3)
-        packets_before, busy_before, begun = sent(), busy(), time.monotonic()
-        time.sleep(given.seconds)
-        forwarded, used, lasted = sent() - packets_before, busy() - busy_before, time.monotonic() - begun
-        generator.terminate()
-        generator.communicate()
-        if taken:
-            assert taken()["accelerated"] > forwarded / 2, f"the kernel forwarded them: {forwarded}, {taken()}"
-        making.close()
-        return {"mpps": forwarded / lasted / 1e6, "us": used * 1e6 / max(forwarded, 1)}
+        # The receiver on a wire answers nothing.
+        box.ip("neighbour", "replace", "10.0.2.2", "lladdr", "02:00:00:00:02:02", "dev", "eth1", "nud", "permanent")
+        destinations = routes(box, count, directory.name)
+        results = {}
+        with forwarding(box, row) as taken:
+            waited = delays(box)
+            for size in sizes(given):
+                command = sent_by_host(box, destinations, size, given)
+                results["host", size] = rate(box, command, size, taken, given) | waited
+            with by_wire(box, row, directory.name):
+                for size in sizes(given):
+                    command = sent_by_wire(box, destinations, size, given)
+                    results["wire", size] = rate(box, command, size, taken, given) | waited
+        return results
     finally:
         lab.close()
         directory.cleanup()
 
 
+def sizes(given):
+    return list(map(int, given.sizes.split(",")))
+
+
 def table_of(results):
     """A row for each way of forwarding: million packets per second with the least, as a multiple of the kernel's, and the time
     of all cores for a packet."""
-    lines = ["| routes | bytes | forwarding | Mpps | of the kernel | busy, µs a packet |", "|---|---|---|---|---|---|"]
-    for (count, size), rows in results.items():
+    lines = ["| routes | frames | bytes | forwarding | Mpps | of the kernel | busy, µs a packet |", "|---|---|---|---|---|---|---|"]
+    for (count, source, size), rows in results.items():
         middle = {row: {what: statistics.median(one[what] for one in runs) for what in ("mpps", "us")} for row, runs in rows.items()}
         for row, runs in rows.items():
             least, now = min(one["mpps"] for one in runs), middle[row]
             lines.append(
-                f"| {count:,} | {size} | {row} | {now['mpps']:.3f} ({least:.3f}) | {now['mpps'] / middle['kernel']['mpps']:.2f} | {now['us']:.2f} |"
+                f"| {count:,} | {source} | {size} | {row} | {now['mpps']:.3f} ({least:.3f}) "
+                f"| {now['mpps'] / middle['kernel']['mpps']:.2f} | {now['us']:.2f} |"
             )
+    return "\n".join(lines) + "\n"
+
+
+def table_of_delays(results):
+    """A row for each way of forwarding: microseconds of a ping."""
+    lines = ["| routes | forwarding | ping, µs: median | 99 % |", "|---|---|---|---|"]
+    for (count, source, size), rows in results.items():
+        if (source, size) == next((s, b) for c, s, b in results if c == count):
+            for row, runs in rows.items():
+                one, most = (statistics.median(run[what] for run in runs) for what in ("delay", "delay99"))
+                lines.append(f"| {count:,} | {row} | {one:.0f} | {most:.0f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -223,15 +310,22 @@ def main():
         print("xdp-forward is left out: it is not installed (xdp-tools 1.5)", file=sys.stderr)
         rows.remove("xdp-forward")
     for count in map(int, given.routes.split(",")):
-        for size in map(int, given.sizes.split(",")):
-            print(f"{count} routes, {size} bytes", file=sys.stderr)
-            results[count, size] = common.rounds(given.runs, rows, lambda row: measure(row, size, count, given))  # noqa: B023
-    drawn = table_of(results)
+        runs = common.rounds(given.runs, rows, lambda row: measure(row, count, given), say=in_words)  # noqa: B023
+        for source, size in runs[rows[0]][0]:
+            results[count, source, size] = {row: [run[source, size] for run in runs[row]] for row in rows}
+    drawn, waited = table_of(results), table_of_delays(results)
     print(common.named(about))
     print(drawn)
+    print(waited)
     if not given.no_docs:
         common.record(common.ROOT / "docs/benchmarks.md", "accelerate", drawn)
-    common.write(given.json, about, runs=[{"routes": c, "size": s, "rows": r} for (c, s), r in results.items()])
+        common.record(common.ROOT / "docs/benchmarks.md", "accelerate-delay", waited)
+    common.write(given.json, about, runs=[{"routes": c, "frames": f, "size": s, "rows": r} for (c, f, s), r in results.items()])
+
+
+def in_words(run):
+    """What a run has measured."""
+    return ", ".join(f"{source} {size}: {of['mpps']:.3f} Mpps" for (source, size), of in run.items())
 
 
 if __name__ == "__main__":
