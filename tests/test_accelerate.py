@@ -477,10 +477,14 @@ def test_paths_over_interfaces_of_both_kinds_stay_with_the_kernel(box):
             box.hosts[host].run("ip", "address", "del", "203.0.113.1/32", "dev", "lo")
 
 
-@pytest.mark.parametrize("special", [["mtu", "1300"], ["mtu", "lock", "1300"], ["tos", "0x10"]])
+ENCAP = ["encap", "ip", "id", "1", "dst", "10.0.2.2"]
+
+
+@pytest.mark.parametrize("special", [["mtu", "1300"], ["mtu", "lock", "1300"], ["tos", "0x10"], ENCAP, ["nhid", "7"]], ids="-".join)
 def test_routes_for_some_packets_only_are_the_kernel_s(box, special):
-    tos = special[:2] if special[0] == "tos" else []
-    metrics = [] if tos else special
+    """And those that encapsulate, also by nexthop objects."""
+    tos = special if special[0] == "tos" else []
+    path = special if special[0] == "nhid" else [*([] if tos else special), "via", "10.0.2.2", "dev", "eth1"]
     box.b.run("ip", "address", "add", "203.0.113.1/32", "dev", "lo")
     box.ip("route", "add", "203.0.113.0/24", "via", "10.0.2.2")
     try:
@@ -488,7 +492,9 @@ def test_routes_for_some_packets_only_are_the_kernel_s(box, special):
         assert wait_for(lambda: pings(box.a, "203.0.113.1") and count["accelerated"], 20)
         if not tos:
             box.ip("route", "del", "203.0.113.0/24")
-        box.ip("route", "add", "203.0.113.0/24", *tos, "via", "10.0.2.2", *metrics)
+        if special[0] == "nhid":
+            box.ip("nexthop", "add", "id", "7", *ENCAP, "via", "10.0.2.2", "dev", "eth1")
+        box.ip("route", "add", "203.0.113.0/24", *tos, *path)
 
         def kernel_s():
             count = Counted(box.router, "eth0")
@@ -501,6 +507,7 @@ def test_routes_for_some_packets_only_are_the_kernel_s(box, special):
             assert wait_for(lambda: pings(box.a, "203.0.113.1") and count["accelerated"], 20)
     finally:
         box.ip("route", "flush", "203.0.113.0/24", check=False)
+        box.ip("nexthop", "flush", check=False)
         box.b.run("ip", "address", "del", "203.0.113.1/32", "dev", "lo")
 
 

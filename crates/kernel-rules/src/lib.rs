@@ -185,13 +185,21 @@ pub fn inspect(interfaces: &[String], options: &Options) -> Result<Inspection, E
     Inspector::new(interfaces, options)?.inspect(Routes::Read)
 }
 
-/// The routes of an inspection: a dump of a million takes a second.
+/// Inspects the kernel as [`inspect`] does, but for its routes, which refuse no acceleration.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn inspect_rules(interfaces: &[String], options: &Options) -> Result<Inspection, Error> {
+    Inspector::new(interfaces, options)?.inspect(Routes::Omit)
+}
+
+/// The routes of an inspection: a dump of a million takes a second, and none of them refuses acceleration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Routes {
     /// Read them.
     Read,
-    /// Use those read before.
-    Keep,
+    /// Leave them out.
+    Omit,
 }
 
 /// Connections to the kernel, and what it said before.
@@ -201,7 +209,6 @@ struct Inspector {
     route: Connection,
     netfilter: io::Result<Connection>,
     xfrm: io::Result<Connection>,
-    routes: routes::Known,
     /// Those read before.
     nftables: Nftables,
 }
@@ -256,7 +263,6 @@ impl Inspector {
             route: Connection::open(netlink::Family::Route).map_err(Error::Netlink)?,
             netfilter: Connection::open(netlink::Family::Netfilter),
             xfrm: Connection::open(netlink::Family::Xfrm),
-            routes: routes::Known::default(),
             nftables: Nftables::default(),
         })
     }
@@ -289,9 +295,9 @@ impl Inspector {
         }
         all.findings.extend(rules::findings(&rules, links, &self.options));
         if routes == Routes::Read {
-            self.routes = all.see(Kind::Routes, routes::read(&mut self.route));
+            let special = all.see(Kind::Routes, routes::read(&mut self.route));
+            all.findings.extend(routes::findings(&special));
         }
-        all.findings.extend(routes::findings(&self.routes.routes));
     }
 
     fn traffic_control(&mut self, links: &Links, all: &mut Collection) {

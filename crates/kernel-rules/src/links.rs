@@ -8,7 +8,6 @@ use crate::netlink::{Attribute, Raw, Request, u16_at, u32_at};
 use crate::xdp::{self, Name};
 
 pub const RTM_NEWLINK: u16 = 16;
-pub const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 
 /// Bytes of `struct ifinfomsg`.

@@ -6,11 +6,10 @@ use crate::finding::{Action, Family, Finding, Kind, Packets};
 use crate::links::{Link, Links};
 use crate::netlink::{Raw, messages};
 use crate::nft::{self, Base, ChainName, TableFamily, Tables, Texts};
-use crate::routes::{Known, Route};
 use crate::rules::{self, RoutingRule};
 use crate::tc::{Filter, Qdisc, Tc};
 use crate::xfrm::{Policies, Policy};
-use crate::{Exceptions, Options};
+use crate::{Exceptions, Options, routes};
 
 const LINKS: &[u8] = include_bytes!("../recorded/links.bin");
 const RULES: [&[u8]; 2] =
@@ -177,13 +176,11 @@ fn without_a_rule_for_table_main_nothing_is_accelerated() {
     assert_eq!(found.last().map(String::as_str), Some(expected));
 }
 
-fn known() -> Known {
-    Known::of(messages(NEXTHOPS), ROUTES.iter().flat_map(|bytes| messages(bytes)))
-}
-
 #[test]
 fn routes_for_a_part_of_the_packets_stay_with_the_kernel() {
-    let findings = crate::routes::findings(&known().routes);
+    let special =
+        routes::of_dumps(messages(NEXTHOPS), ROUTES.iter().flat_map(|bytes| messages(bytes)));
+    let findings = routes::findings(&special);
     assert_eq!(
         texts(findings.clone(), Action::Stay),
         [
@@ -198,26 +195,6 @@ fn routes_for_a_part_of_the_packets_stay_with_the_kernel() {
     );
     let Packets::To(prefixes) = &findings[0].packets else { panic!("{findings:?}") };
     assert_eq!(prefixes.len(), 3);
-}
-
-#[test]
-fn only_notifications_about_such_routes_change_anything() {
-    let (none, known) = (Known::default(), known());
-    let changes = |known: &Known| {
-        let all: Vec<Raw<'_>> = messages(ROUTES[0]).collect();
-        (all.iter().filter(|raw| known.is_changed_by(raw)).count(), all.len())
-    };
-    // Those by nexthop objects have their encapsulation in the message as well.
-    let (special, all) = changes(&none);
-    assert!(special == 4 && all > 8, "{special} of {all}");
-    assert_eq!(changes(&known).0, 4);
-    // A replacement without encapsulation, and an interface by which such routes go.
-    let plain =
-        Route { to: "10.4.0.0/16".parse().unwrap(), special: crate::routes::Special::Tos(4) };
-    let with_plain = Known { routes: [plain].into(), ..Known::default() };
-    assert_eq!(changes(&with_plain).0, 5);
-    let link = messages(LINKS).next().unwrap();
-    assert!(known.is_changed_by(&link) && !none.is_changed_by(&link));
 }
 
 #[test]
@@ -405,9 +382,7 @@ proptest! {
             let links = Links::new(read(&bytes, |raw| Link::read(&raw)), &["v0".to_owned()]);
             links.findings(&options);
             rules::findings(&read(&bytes, |raw| RoutingRule::read(&raw)), &links, &options);
-            let known = Known::of(messages(&bytes), messages(&bytes));
-            crate::routes::findings(&known.routes);
-            messages(&bytes).filter(|raw| known.is_changed_by(raw)).count();
+            routes::findings(&routes::of_dumps(messages(&bytes), messages(&bytes)));
             let qdiscs = read(&bytes, |raw| Qdisc::read(&raw));
             let filters = read(&bytes, |raw| Filter::read(&raw, 1, true));
             Tc { qdiscs, filters, ..Tc::default() }.findings(&links);

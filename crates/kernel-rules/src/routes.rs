@@ -1,7 +1,7 @@
 //! Routes for a part of the packets to a prefix (by TOS, by source), and routes that encapsulate.
 //!
-//! The kernel may have a million routes, so that a dump takes about a second. Notifications of other routes are
-//! recognised without one ([`Known::is_changed_by`]).
+//! The kernel may have a million routes, so that a dump takes about a second: they are read for reports alone. A fast path
+//! follows the kernel's routes anyway, and leaves the prefixes of these to the kernel by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -9,15 +9,12 @@ use std::io;
 use ipnet::IpNet;
 
 use crate::finding::{Action, Family, Finding, Kind, Packets, Place};
-use crate::links::{RTM_DELLINK, RTM_NEWLINK};
 use crate::netlink::{Attribute, Connection, Raw, Request, u16_at, u32_at};
 use crate::rules::address;
 
-pub const RTM_NEWROUTE: u16 = 24;
-pub const RTM_DELROUTE: u16 = 25;
+const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
-pub const RTM_NEWNEXTHOP: u16 = 104;
-pub const RTM_DELNEXTHOP: u16 = 105;
+const RTM_NEWNEXTHOP: u16 = 104;
 const RTM_GETNEXTHOP: u16 = 106;
 
 /// Bytes of `struct rtmsg`.
@@ -59,8 +56,8 @@ pub struct Route {
 }
 
 /// The nexthop objects that encapsulate, with the way they do.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Nexthops {
+#[derive(Debug, Default)]
+struct Nexthops {
     encapsulating: BTreeMap<u32, &'static str>,
     groups: BTreeMap<u32, Vec<u32>>,
 }
@@ -87,18 +84,11 @@ impl Nexthops {
     }
 }
 
-/// The routes of these kinds, by family and prefix.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
-    pub routes: BTreeSet<Route>,
-    pub nexthops: Nexthops,
-}
-
 /// Reads the routes that are not for all packets to their prefix, and those that encapsulate.
 ///
 /// # Errors
 /// The kernel refuses.
-pub fn read(connection: &mut Connection) -> io::Result<Known> {
+pub fn read(connection: &mut Connection) -> io::Result<BTreeSet<Route>> {
     let mut nexthops = Nexthops::default();
     let request = Request::new(RTM_GETNEXTHOP, &[0; NEXTHOP_FIXED]);
     let read = connection.dump(&request, |raw| nexthops.add(raw));
@@ -112,13 +102,12 @@ pub fn read(connection: &mut Connection) -> io::Result<Known> {
             connection.dump(&Request::new(RTM_GETROUTE, &fixed), |raw| of(raw, &nexthops))?,
         );
     }
-    Ok(Known { routes, nexthops })
+    Ok(routes)
 }
 
 /// Reads a route; `None` for one for all packets to its prefix.
 fn of(raw: &Raw<'_>, nexthops: &Nexthops) -> Option<Route> {
-    let (fixed, attributes) =
-        raw.split::<FIXED>().filter(|_| raw.kind == RTM_NEWROUTE || raw.kind == RTM_DELROUTE)?;
+    let (fixed, attributes) = raw.split::<FIXED>().filter(|_| raw.kind == RTM_NEWROUTE)?;
     let family = Family::of(fixed[0])?;
     if u32_at(fixed, 8)? & RTM_F_CLONED != 0 {
         return None;
@@ -182,43 +171,17 @@ fn encapsulation(attribute: Option<Attribute<'_>>) -> Option<&'static str> {
     })
 }
 
-impl Known {
-    /// Reads dumps of nexthop objects and routes.
-    #[cfg(test)]
-    pub fn of<'m>(
-        objects: impl Iterator<Item = Raw<'m>>,
-        routes: impl Iterator<Item = Raw<'m>>,
-    ) -> Self {
-        let mut nexthops = Nexthops::default();
-        objects.for_each(|raw| {
-            nexthops.add(&raw);
-        });
-        Self { routes: routes.filter_map(|raw| of(&raw, &nexthops)).collect(), nexthops }
-    }
-
-    /// Returns true if a notification may change the findings: about a route of these kinds, or one that may replace or
-    /// remove a known one.
-    pub fn is_changed_by(&self, raw: &Raw<'_>) -> bool {
-        match raw.kind {
-            RTM_NEWROUTE | RTM_DELROUTE => of(raw, &self.nexthops).is_some() || self.has(raw),
-            RTM_NEWNEXTHOP | RTM_DELNEXTHOP => {
-                let attributes = raw.split::<NEXTHOP_FIXED>().map(|(_, attributes)| attributes);
-                let encapsulates = attributes.is_some_and(|all| all.get(NHA_ENCAP_TYPE).is_some());
-                encapsulates || !self.routes.is_empty()
-            }
-            // Routes go with their interface, unannounced.
-            RTM_NEWLINK | RTM_DELLINK => !self.routes.is_empty(),
-            _ => false,
-        }
-    }
-
-    fn has(&self, raw: &Raw<'_>) -> bool {
-        let to = raw.split::<FIXED>().and_then(|(fixed, attributes)| {
-            let to = attributes.get(RTA_DST).and_then(|to| address(to.value));
-            net(Family::of(fixed[0])?, to, fixed[1])
-        });
-        to.is_some_and(|to| self.routes.iter().any(|route| route.to == to))
-    }
+/// Reads dumps of nexthop objects and routes.
+#[cfg(test)]
+pub fn of_dumps<'m>(
+    objects: impl Iterator<Item = Raw<'m>>,
+    routes: impl Iterator<Item = Raw<'m>>,
+) -> BTreeSet<Route> {
+    let mut nexthops = Nexthops::default();
+    objects.for_each(|raw| {
+        nexthops.add(&raw);
+    });
+    routes.filter_map(|raw| of(&raw, &nexthops)).collect()
 }
 
 /// Returns the findings: one for each reason and family.

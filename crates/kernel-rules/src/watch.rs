@@ -1,16 +1,18 @@
 //! Findings anew after each change.
 //!
-//! A thread listens to the kernel's notifications: links, qdiscs, filters, routing rules, interface settings, nftables,
-//! IPsec policies, and routes of the special kinds. After a burst of them it inspects: when it has been quiet for
-//! [`QUIET`], and [`LATEST`] after the first at the latest. The kernel does not announce changes of legacy iptables,
-//! of other settings, tcx programs and packet sockets: for these it inspects each second.
+//! A thread listens to the kernel's notifications: links, qdiscs, filters, routing rules, interface settings, nftables and
+//! IPsec policies. After a burst of them it inspects: when it has been quiet for [`QUIET`], and [`LATEST`] after the first
+//! at the latest. The kernel does not announce changes of legacy iptables, of other settings, tcx programs and packet
+//! sockets: for these it inspects each second.
+//!
+//! Routes are left out: the fast path follows them itself, and leaves to the kernel those for a part of the packets and
+//! those that encapsulate.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use crate::netlink::{Family, Raw, Socket};
-use crate::routes::Known;
 use crate::worker::{Waits, Wake, Worker};
 use crate::{Error, Inspection, Inspector, Options, Routes};
 
@@ -26,9 +28,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Time until the next attempt after an inspection that failed.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// All routes are read again at the earliest after this multiple of the time that it took last.
-const ROUTES_PAUSE: u32 = 10;
-
 /// Name of the thread.
 const THREAD: &str = "kernel-rules";
 
@@ -41,9 +40,6 @@ mod group {
     pub const IPV4_NETCONF: u32 = 1 << 23;
     pub const IPV6_NETCONF: u32 = 1 << 24;
     pub const MPLS_NETCONF: u32 = 1 << 28;
-    pub const IPV4_ROUTE: u32 = 1 << 6;
-    pub const IPV6_ROUTE: u32 = 1 << 10;
-    pub const NEXTHOP: u32 = 1 << 31;
     /// Of netfilter: `NFNLGRP_NFTABLES`.
     pub const NFTABLES: u32 = 1 << 6;
     /// Of IPsec: `XFRMNLGRP_POLICY`.
@@ -57,7 +53,6 @@ const STATE: u32 = group::LINK
     | group::IPV4_NETCONF
     | group::IPV6_NETCONF
     | group::MPLS_NETCONF;
-const ROUTES: u32 = group::IPV4_ROUTE | group::IPV6_ROUTE | group::NEXTHOP;
 
 /// A thread that inspects after each change. Ends when this is dropped.
 #[derive(Debug)]
@@ -89,7 +84,6 @@ impl Watch {
 /// The sockets of notifications; those for parts that the kernel lacks are absent.
 struct Sockets {
     state: Socket,
-    routes: Socket,
     netfilter: Option<Socket>,
     xfrm: Option<Socket>,
 }
@@ -98,24 +92,19 @@ impl Sockets {
     fn open() -> io::Result<Self> {
         Ok(Self {
             state: Socket::open(Family::Route, STATE)?,
-            routes: Socket::open(Family::Route, ROUTES)?,
             netfilter: Socket::open(Family::Netfilter, group::NFTABLES).ok(),
             xfrm: Socket::open(Family::Xfrm, group::POLICY).ok(),
         })
     }
 
     /// Reads all notifications, and returns their effect.
-    fn drain(&self, buffer: &mut Vec<u8>, known: &Known) -> Change {
+    fn drain(&self, buffer: &mut Vec<u8>) -> Change {
         let mut change = Change::default();
-        let mut special = false;
         let sockets = [Some(&self.state), self.netfilter.as_ref(), self.xfrm.as_ref()];
         for (index, socket) in sockets.into_iter().enumerate() {
             let Some(socket) = socket else { continue };
             let before = std::mem::take(&mut change.any);
-            let each = |raw: &Raw<'_>| {
-                change.any = true;
-                special |= known.is_changed_by(raw);
-            };
+            let each = |_: &Raw<'_>| change.any = true;
             // Of lost notifications nothing is known but that there were some.
             if socket.drain(buffer, each).is_err() {
                 change.any = true;
@@ -123,9 +112,6 @@ impl Sockets {
             change.netfilter |= change.any && index == 1;
             change.any |= before;
         }
-        let each = |raw: &Raw<'_>| special |= known.is_changed_by(raw);
-        let lost = self.routes.drain(buffer, each).is_err();
-        change.routes = special || lost;
         change
     }
 }
@@ -137,8 +123,6 @@ struct Change {
     any: bool,
     /// Some were of netfilter.
     netfilter: bool,
-    /// Routes have to be read again.
-    routes: bool,
 }
 
 /// Times of the next inspection.
@@ -148,20 +132,15 @@ struct Schedule {
     regular: Instant,
     /// First and last notification of the burst that has not been followed by one yet.
     burst: Option<(Instant, Instant)>,
-    /// True if routes have to be read again.
-    routes: bool,
-    /// The earliest time to read them.
-    routes_from: Instant,
 }
 
 impl Schedule {
     fn new(now: Instant) -> Self {
-        Self { regular: now, burst: None, routes: true, routes_from: now }
+        Self { regular: now, burst: None }
     }
 
     fn on_change(&mut self, change: Change, now: Instant) {
-        self.routes |= change.routes;
-        if change.any || change.routes {
+        if change.any {
             let first = self.burst.map_or(now, |(first, _)| first);
             self.burst = Some((first, now));
         }
@@ -170,38 +149,17 @@ impl Schedule {
     /// Returns the time of the next inspection.
     fn due(&self) -> Instant {
         let of_burst = self.burst.map(|(first, last)| (last + QUIET).min(first + LATEST));
-        let of_routes = (self.routes && self.burst.is_none()).then_some(self.routes_from);
-        [Some(self.regular), of_burst, of_routes]
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(self.regular)
+        of_burst.map_or(self.regular, |of_burst| of_burst.min(self.regular))
     }
 
     /// Begins an inspection.
-    fn begin(&mut self, now: Instant) -> Routes {
-        self.burst = None;
-        self.regular = now + INTERVAL;
-        match self.routes && now >= self.routes_from {
-            true => {
-                self.routes = false;
-                Routes::Read
-            }
-            false => Routes::Keep,
-        }
-    }
-
-    /// Ends an inspection that began at `begun`.
-    fn end(&mut self, routes: Routes, begun: Instant, now: Instant) {
-        if routes == Routes::Read {
-            self.routes_from = now + (now - begun) * ROUTES_PAUSE;
-        }
+    fn begin(&mut self, now: Instant) {
+        *self = Self { regular: now + INTERVAL, burst: None };
     }
 
     /// Ends an inspection that failed.
-    fn failed(&mut self, routes: Routes, now: Instant) {
-        self.routes |= routes == Routes::Read;
-        (self.regular, self.routes_from) = (now + RETRY, now + RETRY);
+    fn failed(&mut self, now: Instant) {
+        self.regular = now + RETRY;
     }
 }
 
@@ -227,11 +185,9 @@ impl Watcher {
         let (mut known, mut buffer) = (None, Vec::new());
         let mut complains = true;
         while self.wait(&mut buffer) {
-            let begun = Instant::now();
-            let routes = self.schedule.begin(begun);
-            match self.inspector.inspect(routes) {
+            self.schedule.begin(Instant::now());
+            match self.inspector.inspect(Routes::Omit) {
                 Ok(inspection) => {
-                    self.schedule.end(routes, begun, Instant::now());
                     complains = true;
                     if known.as_ref() != Some(&inspection) {
                         known = Some(inspection.clone());
@@ -244,7 +200,7 @@ impl Watcher {
                         tracing::error!("kernel rules: {error}; trying again");
                     }
                     complains = false;
-                    self.schedule.failed(routes, Instant::now());
+                    self.schedule.failed(Instant::now());
                 }
             }
         }
@@ -253,7 +209,7 @@ impl Watcher {
     /// Waits until an inspection is due; returns false if the thread is to end.
     fn wait(&mut self, buffer: &mut Vec<u8>) -> bool {
         loop {
-            let change = self.sockets.drain(buffer, &self.inspector.routes);
+            let change = self.sockets.drain(buffer);
             if change.netfilter {
                 (self.on_notice)();
             }
@@ -268,8 +224,8 @@ impl Watcher {
     }
 
     fn sleep(&self, left: Duration) -> Wake {
-        let Sockets { state, routes, netfilter, xfrm } = &self.sockets;
-        let sockets = [Some(state), Some(routes), netfilter.as_ref(), xfrm.as_ref()];
+        let Sockets { state, netfilter, xfrm } = &self.sockets;
+        let sockets = [Some(state), netfilter.as_ref(), xfrm.as_ref()];
         self.waits.wait(sockets.into_iter().flatten().map(Socket::as_fd), left)
     }
 }
@@ -296,12 +252,12 @@ mod tests {
             let off = ["-qw", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0"];
             let done = std::process::Command::new("sysctl").args(off).status();
             assert!(done.unwrap().success());
-            let (mut buffer, known) = (Vec::new(), Known::default());
+            let mut buffer = Vec::new();
             let sockets = Sockets::open().unwrap();
             ip(
                 "link set lo up\nlink add v0 type veth peer name v1\nlink set v0 up\nlink set v1 up\n",
             );
-            let mut drain = || sockets.drain(&mut buffer, &known);
+            let mut drain = || sockets.drain(&mut buffer);
             while drain() != Change::default() {}
             test(&sockets, &mut drain);
         };
@@ -338,13 +294,11 @@ mod tests {
                 run(change);
                 let heard = drain();
                 let netfilter = change.starts_with("nft");
-                assert_eq!(heard, Change { any: true, netfilter, routes: false }, "{change}");
+                assert_eq!(heard, Change { any: true, netfilter }, "{change}");
                 while drain() != Change::default() {}
             }
             ip("route add 10.1.0.0/16 dev v0\n");
-            assert_eq!(drain(), Change::default(), "an ordinary route");
-            ip("route add 10.2.0.0/16 dev v0 tos 8\n");
-            assert_eq!(drain(), Change { routes: true, ..Change::default() });
+            assert_eq!(drain(), Change::default(), "a route");
         });
     }
 
@@ -352,28 +306,21 @@ mod tests {
     fn lost_notifications_are_a_change() {
         listen(|sockets, drain| {
             assert_eq!(drain(), Change::default(), "nothing happens");
-            for socket in [&sockets.state, &sockets.routes] {
-                rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, 1).unwrap();
-            }
-            let add = |number: u32| {
-                format!(
-                    "route add 10.1.{number}.0/24 dev lo\nlink set v0 mtu {}\n",
-                    1400 + number % 2
-                )
-            };
-            ip(&(0..200).map(add).collect::<String>());
-            assert_eq!(drain(), Change { any: true, routes: true, netfilter: false });
+            rustix::net::sockopt::set_socket_recv_buffer_size_force(&sockets.state, 1).unwrap();
+            let change = |number: u32| format!("link set v0 mtu {}\n", 1400 + number % 2);
+            ip(&(0..200).map(change).collect::<String>());
+            assert_eq!(drain(), Change { any: true, netfilter: false });
         });
     }
 
-    const ANY: Change = Change { any: true, netfilter: false, routes: false };
+    const ANY: Change = Change { any: true, netfilter: false };
 
     #[test]
     fn a_burst_is_followed_by_one_inspection_soon() {
         let start = Instant::now();
         let mut schedule = Schedule::new(start);
-        assert_eq!((schedule.due(), schedule.begin(start)), (start, Routes::Read));
-        schedule.end(Routes::Read, start, start);
+        assert_eq!(schedule.due(), start);
+        schedule.begin(start);
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
         schedule.on_change(Change::default(), at(90));
         assert_eq!(schedule.due(), at(1000));
@@ -384,24 +331,9 @@ mod tests {
         // A stream delays it no longer than this.
         (110..400).for_each(|now| schedule.on_change(ANY, at(now)));
         assert_eq!(schedule.due(), at(130));
-        assert_eq!(schedule.begin(at(130)), Routes::Keep);
+        schedule.begin(at(130));
         assert_eq!(schedule.due(), at(1130));
-    }
-
-    #[test]
-    fn routes_are_read_again_when_that_takes_a_small_part_of_the_time() {
-        let start = Instant::now();
-        let at = |milliseconds| start + Duration::from_millis(milliseconds);
-        let mut schedule = Schedule::new(start);
-        let routes = schedule.begin(start);
-        schedule.end(routes, start, at(500));
-        schedule.on_change(Change { routes: true, ..Change::default() }, at(600));
-        assert_eq!(schedule.begin(at(620)), Routes::Keep);
-        assert_eq!(schedule.due(), at(1620));
-        assert_eq!(schedule.begin(at(5400)), Routes::Keep);
-        assert_eq!(schedule.due(), at(5500));
-        assert_eq!(schedule.begin(at(5500)), Routes::Read);
-        schedule.failed(Routes::Read, at(5600));
-        assert_eq!(schedule.due(), at(5800), "a failed one is tried again");
+        schedule.failed(at(140));
+        assert_eq!(schedule.due(), at(340), "a failed one is tried again");
     }
 }

@@ -181,7 +181,7 @@ pub fn vlans_on(names: &[String], all: &[Described]) -> Vec<String> {
 }
 
 fn inspect(names: &[String], of: &Acceleration) -> Result<Inspection> {
-    kernel_rules::inspect(names, &rules_options(of)).context("the kernel's rules")
+    kernel_rules::inspect_rules(names, &rules_options(of)).context("the kernel's rules")
 }
 
 /// Returns the reason why the kernel, which answered a question about XDP so, is too old for programs that forward
