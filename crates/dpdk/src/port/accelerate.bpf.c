@@ -18,18 +18,6 @@ struct {
 	u32 *value;
 } xsks_map SECTION(".maps");
 
-/* 802.1Q: the tag's bytes, its Ethertype, the bits of the identifier. */
-enum { TAG = 4, ETHERTYPE_VLAN = 0x8100, VLAN_ID = 0x0fff, VLAN_IDS = 4096 };
-
-/* The VLANs of the interface, by identifier; frames of others are the kernel's. */
-struct {
-	int (*type)[BPF_MAP_TYPE_HASH];
-	int (*max_entries)[VLAN_IDS];
-	int (*map_flags)[BPF_F_NO_PREALLOC];
-	u32 *key;
-	struct settings *value;
-} vlans SECTION(".maps");
-
 /* A packet that is looked at. */
 struct packet {
 	u32 ingress;
@@ -279,17 +267,6 @@ INLINE int as_received(const struct settings *now, u8 *frame, const u8 *end)
 	return !now->flows || restore(frame, end);
 }
 
-/* As `look`, for frames with the tag of a VLAN as well, which has settings of its own. */
-INLINE enum outcome look_tagged(const struct settings *now, struct packet *packet, const u8 *frame, const u8 *end)
-{
-	const u8 *header = frame + ETHERNET + TAG;
-	if (header > end || read16(frame + 12) != ETHERTYPE_VLAN || !is_to(now, frame))
-		return look(now, packet, frame, end);
-	u32 id = read16(frame + ETHERNET) & VLAN_ID;
-	const struct settings *vlan = bpf_map_lookup_elem(&vlans, &id);
-	return vlan ? look_at(vlan, packet, read16(frame + ETHERNET + 2), header, end) : OTHER_TYPE;
-}
-
 SECTION("xdp") int xsk_def_prog(struct xdp_md *context)
 {
 	u8 *frame = (u8 *)(long)context->data;
@@ -301,7 +278,8 @@ SECTION("xdp") int xsk_def_prog(struct xdp_md *context)
 		return XDP_PASS;
 	if (is_returned(now))
 		return XDP_PASS;
-	enum outcome outcome = look_tagged(now, &packet, frame, end);
+	const struct settings *own = now;
+	enum outcome outcome = look_tagged(&own, &packet, frame, end);
 	if (outcome == REDIRECTED && is_stalled())
 		outcome = STALLED;
 	if (outcome != REDIRECTED)

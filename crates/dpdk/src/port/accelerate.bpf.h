@@ -42,10 +42,10 @@ struct settings {
 	u16 longest; /* bytes of an IP packet */
 	u8 ip4, ip6; /* forwarding is on */
 	u8 generic; /* the kernel's stack runs the program, and runs it for returned frames as well */
-	u8 interface; /* its number */
+	u8 interface; /* the port's number */
 	u8 flows; /* packets of flows only */
 	u8 partial; /* checksums may be left to the device */
-	u8 unused[2];
+	u16 way; /* the number of the interface or VLAN as a way out */
 };
 
 struct {
@@ -61,6 +61,18 @@ struct {
 	u32 *key;
 	u64 *value;
 } outcomes SECTION(".maps");
+
+/* 802.1Q: the tag's bytes, its Ethertype, the bits of the identifier. */
+enum { TAG = 4, ETHERTYPE_VLAN = 0x8100, VLAN_ID = 0x0fff, VLAN_IDS = 4096 };
+
+/* The VLANs of the interface, by identifier; frames of others are the kernel's. */
+struct {
+	int (*type)[BPF_MAP_TYPE_HASH];
+	int (*max_entries)[VLAN_IDS];
+	int (*map_flags)[BPF_F_NO_PREALLOC];
+	u32 *key;
+	struct settings *value;
+} vlans SECTION(".maps");
 
 /* Frames that are being returned on this CPU. */
 struct {
@@ -257,6 +269,25 @@ INLINE enum outcome look(const struct settings *now, struct packet *packet, cons
 	if (!is_to(now, frame))
 		return OTHER_MAC;
 	return look_at(now, packet, read16(frame + 12), header, end);
+}
+
+INLINE int is_tagged(const u8 *frame)
+{
+	return read16(frame + 12) == ETHERTYPE_VLAN;
+}
+
+/* As `look`, for frames with the tag of a VLAN as well, which has settings of its own: `now` becomes those. */
+INLINE enum outcome look_tagged(const struct settings **now, struct packet *packet, const u8 *frame, const u8 *end)
+{
+	const u8 *header = frame + ETHERNET + TAG;
+	if (header > end || !is_tagged(frame) || !is_to(*now, frame))
+		return look(*now, packet, frame, end);
+	u32 id = read16(frame + ETHERNET) & VLAN_ID;
+	const struct settings *vlan = bpf_map_lookup_elem(&vlans, &id);
+	if (!vlan)
+		return OTHER_TYPE;
+	*now = vlan;
+	return look_at(vlan, packet, read16(frame + ETHERNET + 2), header, end);
 }
 
 /* Gives the kernel a frame that the process has received and does not forward, see `Returner`. */

@@ -144,6 +144,8 @@ pub struct Taken {
     pub ip6: bool,
     /// True if checksums of received packets may be left to a device.
     pub partial_checksums: bool,
+    /// The number as a way out of [`KernelTables`].
+    pub way: u16,
 }
 
 /// `struct settings`.
@@ -157,7 +159,7 @@ struct Settings {
     interface: u8,
     flows: u8,
     partial: u8,
-    unused: [u8; 2],
+    way: u16,
 }
 
 const _: () = assert!(size_of::<Settings>() == 16);
@@ -374,8 +376,8 @@ pub struct Acceleration {
     number: u64,
     generic: Option<String>,
     settings: Map<u32, Settings>,
-    /// Those of VLANs; `None`: the program knows no tags.
-    vlans: Option<Map<u32, Settings>>,
+    /// Those of VLANs.
+    vlans: Map<u32, Settings>,
     /// The identifiers of the VLANs that the program has.
     known_vlans: Mutex<BTreeSet<u16>>,
     outcomes: Map<u32, u64>,
@@ -417,14 +419,9 @@ impl Acceleration {
                 Loaded::new(in_kernel::OBJECT, prefixes.maps().into_iter().chain(tables.maps()))?
             }
         };
-        // SAFETY: so `accelerate.bpf.c` declares them.
-        let (settings, outcomes) = unsafe { (loaded.map(c"settings")?, loaded.map(c"outcomes")?) };
-        // Programs that forward themselves know no tags.
-        let vlans = match forwards {
-            // SAFETY: so `accelerate.bpf.c` declares it.
-            None => Some(unsafe { loaded.map(c"vlans")? }),
-            Some(_) => None,
-        };
+        // SAFETY: so `accelerate.bpf.h` declares them.
+        let (settings, vlans, outcomes) =
+            unsafe { (loaded.map(c"settings")?, loaded.map(c"vlans")?, loaded.map(c"outcomes")?) };
         let name_of_program =
             if forwards.is_some() { c"turnpike_forward" } else { c"xsk_def_prog" };
         let (program, returns) =
@@ -489,7 +486,7 @@ impl Acceleration {
     /// # Errors
     /// The kernel refuses.
     pub fn take_vlans(&self, wanted: &BTreeMap<u16, Taken>) -> Result<(), Errno> {
-        let Some(vlans) = &self.vlans else { return Ok(()) };
+        let vlans = &self.vlans;
         let mut known = self.known_vlans.lock().unwrap_or_else(PoisonError::into_inner);
         let others: Vec<u16> =
             known.iter().copied().filter(|id| !wanted.contains_key(id)).collect();
@@ -505,7 +502,7 @@ impl Acceleration {
     }
 
     fn settings(&self, wanted: &Taken) -> Settings {
-        let Taken { mac, longest, ip4, ip6, partial_checksums } = *wanted;
+        let Taken { mac, longest, ip4, ip6, partial_checksums, way } = *wanted;
         let (ip4, ip6, partial) = (ip4.into(), ip6.into(), partial_checksums.into());
         let (generic, flows) = (self.generic.is_some().into(), self.flows.is_some().into());
         // A program that forwards itself knows the MTU of each way out.
@@ -513,7 +510,7 @@ impl Acceleration {
             None => (longest, 0),
             Some((_, number)) => (u16::MAX, *number),
         };
-        Settings { mac, longest, ip4, ip6, generic, interface, flows, partial, unused: [0; 2] }
+        Settings { mac, longest, ip4, ip6, generic, interface, flows, partial, way }
     }
 
     /// Returns the tables by which its program forwards itself; `None`: it takes packets for the port.

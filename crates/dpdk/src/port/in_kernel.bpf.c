@@ -4,7 +4,7 @@
  * ```
  *   look (accelerate.bpf.h)      route4, route6       next hop           way           devmap
  *   what is to be forwarded  --> number of a     -->  interface,    -->  own MAC,  --> frame leaves
- *                                next hop             MAC, or group      MTU
+ *                                next hop             MAC, or group      MTU, tag
  *                  |                                     |                 |
  *                  +------------> the kernel <-----------+-----------------+ not resolved, back where it came from, …
  * ```
@@ -17,6 +17,7 @@
 #include "accelerate.bpf.h"
 #include "open.bpf.h"
 
+static long (*const bpf_xdp_adjust_head)(struct xdp_md *context, int delta) = (void *)44;
 static long (*const bpf_xdp_adjust_tail)(struct xdp_md *context, int delta) = (void *)65;
 
 enum {
@@ -27,7 +28,8 @@ enum {
 	PROTOCOL_UDP = 17,
 	PROTOCOL_DCCP = 33,
 	PROTOCOL_SCTP = 132,
-	INTERFACES = 64,
+	PORTS = 64,
+	WAYS = 1 << 13, /* ports, and VLANs on them */
 };
 
 /* Elements of maps are padded to eight bytes, so smaller ones lie in lines. */
@@ -43,10 +45,14 @@ struct node {
 	u64 vector, leafvec, bases;
 };
 
-/* A way out: the own MAC and the MTU in one word, 0: none; 1 if its driver takes frames of programs in drivers. */
+/* A way out: the own MAC and the MTU in one word, 0: none; and its port with the tag. */
 struct way {
-	u64 frame, native;
+	u64 frame, port;
 };
+
+/* Of the second word: the port's driver takes frames of programs in drivers; the number of the port; the identifier of the
+ * VLAN, and whether there is one. */
+enum { NATIVE = 1, PORT_SHIFT = 8, VLAN_SHIFT = 16, TAGGED_SHIFT = 32 };
 
 #define MAPPED(name, element, most)           \
 	struct {                              \
@@ -64,11 +70,11 @@ MAPPED(nodes6, struct node, 1 << 20);
 MAPPED(leaves6, struct line, (1 << 22) / 32);
 MAPPED(next_hops, u64, 1 << 15);
 MAPPED(members, struct line, (1 << 18) / 32);
-MAPPED(ways, struct way, INTERFACES);
+MAPPED(ways, struct way, WAYS);
 
 struct {
 	int (*type)[BPF_MAP_TYPE_DEVMAP];
-	int (*max_entries)[INTERFACES];
+	int (*max_entries)[PORTS];
 	u32 *key;
 	u32 *value;
 } devices SECTION(".maps");
@@ -340,16 +346,17 @@ INLINE u32 length_of(const u8 *header, int is_ip4)
 
 /* Removes what follows the packet in its frame, as the kernel does: an interface refuses a frame that is longer than its
  * packets may be. The frame stays as long as the shortest one of Ethernet. */
-INLINE void trim(struct xdp_md *context)
+INLINE void trim(struct xdp_md *context, u32 offset)
 {
 	const u8 *frame = (const u8 *)(long)context->data;
 	const u8 *end = (const u8 *)(long)context->data_end;
-	const u8 *header = frame + ETHERNET;
+	const u8 *header = frame + offset;
 	if (header + IPV4 > end)
 		return;
-	u32 all = end - frame, kept = ETHERNET + length_of(header, header[0] >> 4 == 4);
-	if (kept < SHORTEST)
-		kept = SHORTEST;
+	u32 all = end - frame, shortest = SHORTEST + offset - ETHERNET;
+	u32 kept = offset + length_of(header, header[0] >> 4 == 4);
+	if (kept < shortest)
+		kept = shortest;
 	if (all > kept)
 		bpf_xdp_adjust_tail(context, (int)kept - (int)all);
 }
@@ -365,45 +372,61 @@ INLINE void note_open(const struct settings *now)
 	frames->frames += 1;
 }
 
-/* Sends a packet on its way, if there is one. */
-INLINE int send(const struct settings *now, u8 *frame, u64 hop, int is_ip4)
+INLINE void put16(u8 *at, u16 number)
 {
-	u8 *header = frame + ETHERNET;
-	u32 number = hop >> 3 & 0x1fff;
-	const struct way *way = bpf_map_lookup_elem(&ways, &number);
-	u64 own = way ? way->frame : 0;
-	if (!own || !(now->generic || way->native))
-		return count(NO_WAY, XDP_PASS);
-	if (number == now->interface)
-		return count(RETURNED, XDP_PASS);
-	if (length_of(header, is_ip4) > own >> 48)
-		return count(TOO_LONG, XDP_PASS);
-	if (bpf_redirect_map(&devices, number, XDP_PASS) != XDP_REDIRECT)
-		return count(NO_WAY, XDP_PASS);
+	at[0] = number >> 8;
+	at[1] = number;
+}
+
+/* Writes the headers of a frame that leaves, whose IP header is there by now. */
+INLINE int write_headers(struct xdp_md *context, u64 own, u64 hop, u64 port, u32 offset, int is_ip4)
+{
+	u8 *frame = (u8 *)(long)context->data, *header = frame + offset;
+	/* Known, but not to the verifier. */
+	if (header + IPV4 > (u8 *)(long)context->data_end)
+		return 0;
 	put_mac(frame, hop >> 16);
 	put_mac(frame + 6, own);
+	if (offset > ETHERNET) {
+		put16(frame + 12, ETHERTYPE_VLAN);
+		put16(frame + ETHERNET, port >> VLAN_SHIFT & VLAN_ID);
+	}
+	put16(header - 2, is_ip4 ? ETHERTYPE_IPV4 : ETHERTYPE_IPV6);
 	age(header, is_ip4);
+	return 1;
+}
+
+/* Sends a packet of this length, whose headers had a tag of so many bytes, on its way, if there is one. `now`: of the
+ * interface that has received it; `own`: of its VLAN. */
+INLINE int send(struct xdp_md *context, const struct settings *now, const struct settings *own, u64 hop, u32 length, int is_ip4, int tag)
+{
+	u32 number = hop >> 3 & (WAYS - 1);
+	const struct way *way = bpf_map_lookup_elem(&ways, &number);
+	u64 frame = way ? way->frame : 0, port = way ? way->port : 0;
+	if (!frame || !(now->generic || port & NATIVE))
+		return count(NO_WAY, XDP_PASS);
+	if (number == own->way)
+		return count(RETURNED, XDP_PASS);
+	if (length > frame >> 48)
+		return count(TOO_LONG, XDP_PASS);
+	if (bpf_redirect_map(&devices, port >> PORT_SHIFT & (PORTS - 1), XDP_PASS) != XDP_REDIRECT)
+		return count(NO_WAY, XDP_PASS);
+	int tag_now = port >> TAGGED_SHIFT & 1 ? TAG : 0;
+	if (tag != tag_now && bpf_xdp_adjust_head(context, tag - tag_now))
+		return count(NO_WAY, XDP_PASS);
+	int is_written = tag_now ? write_headers(context, frame, hop, port, ETHERNET + TAG, is_ip4) :
+				   write_headers(context, frame, hop, port, ETHERNET, is_ip4);
+	if (!is_written)
+		return count(MALFORMED, XDP_DROP);
 	note_open(now);
 	return count(REDIRECTED, XDP_REDIRECT);
 }
 
-SECTION("xdp") int turnpike_forward(struct xdp_md *context)
+/* Forwards a packet that `look` has found good, whose header is there. */
+INLINE int forward(struct xdp_md *context, const struct settings *now, const struct settings *own, u32 route, u32 offset)
 {
-	const u8 *received = (const u8 *)(long)context->data;
-	u32 zero = 0;
-	const struct settings *now = bpf_map_lookup_elem(&settings, &zero);
-	if (!now)
-		return XDP_PASS;
-	if (is_returned(now))
-		return XDP_PASS;
-	struct packet packet = { 0 };
-	enum outcome outcome = look(now, &packet, received, (const u8 *)(long)context->data_end);
-	if (outcome == REDIRECTED && is_stalled())
-		outcome = STALLED;
-	if (outcome != REDIRECTED)
-		return count(outcome, XDP_PASS);
-	trim(context);
-	u8 *frame = (u8 *)(long)context->data, *header = frame + ETHERNET;
+	trim(context, offset);
+	const u8 *header = (const u8 *)(long)context->data + offset;
 	const u8 *end = (const u8 *)(long)context->data_end;
 	/* Known, but not to the verifier. */
 	if (header + IPV4 > end)
@@ -411,10 +434,30 @@ SECTION("xdp") int turnpike_forward(struct xdp_md *context)
 	int is_ip4 = header[0] >> 4 == 4;
 	if (!is_ip4 && header + IPV6 > end)
 		return count(MALFORMED, XDP_PASS);
-	struct verdict verdict = is_ip4 ? judge4(header, end, packet.route) : judge6(header, end, packet.route);
+	struct verdict verdict = is_ip4 ? judge4(header, end, route) : judge6(header, end, route);
 	if (verdict.outcome != REDIRECTED)
 		return count(verdict.outcome, XDP_PASS);
-	return send(now, frame, verdict.hop, is_ip4);
+	return send(context, now, own, verdict.hop, length_of(header, is_ip4), is_ip4, offset - ETHERNET);
+}
+
+SECTION("xdp") int turnpike_forward(struct xdp_md *context)
+{
+	const u8 *frame = (const u8 *)(long)context->data;
+	u32 zero = 0;
+	const struct settings *now = bpf_map_lookup_elem(&settings, &zero);
+	if (!now)
+		return XDP_PASS;
+	if (is_returned(now))
+		return XDP_PASS;
+	struct packet packet = { 0 };
+	const struct settings *own = now;
+	enum outcome outcome = look_tagged(&own, &packet, frame, (const u8 *)(long)context->data_end);
+	if (outcome == REDIRECTED && is_stalled())
+		outcome = STALLED;
+	if (outcome != REDIRECTED)
+		return count(outcome, XDP_PASS);
+	return own == now ? forward(context, now, own, packet.route, ETHERNET) :
+			    forward(context, now, own, packet.route, ETHERNET + TAG);
 }
 
 char licensed_by[] SECTION("license") = "Apache-2.0";

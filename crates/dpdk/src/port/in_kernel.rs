@@ -31,8 +31,11 @@ use crate::Errno;
 pub(super) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/in_kernel.bpf.o"));
 static UNSENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/unsent.bpf.o"));
 
-/// Most interfaces: their numbers are smaller.
-pub const WAYS: usize = 64;
+/// Most ports: their numbers are smaller.
+const PORTS: usize = 64;
+
+/// Most ways out, which are ports and VLANs on them: their numbers are smaller.
+pub const WAYS: usize = 1 << 13;
 
 const FIRST4: usize = 1 << 24;
 const LONG4: usize = 1 << 23;
@@ -49,26 +52,36 @@ const LINE: usize = 64;
 /// A way out as the program reads it, `struct way`.
 type Way = [AtomicU64; 2];
 
-/// An interface as a way out.
+/// An interface as a way out: a port, or a VLAN on one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WayOut {
-    /// The kernel's number of the interface.
-    pub interface: u32,
+    /// The number of the port, and the kernel's of its interface.
+    pub port: (u8, u32),
+    /// The identifier of the VLAN.
+    pub vlan: Option<u16>,
     /// Its own MAC.
     pub mac: [u8; 6],
     /// The longest IP packet in bytes.
     pub mtu: u16,
-    /// True if its driver sends frames of programs that run in drivers.
+    /// True if the port's driver sends frames of programs that run in drivers.
     pub native: bool,
 }
 
 impl WayOut {
-    /// Returns the word of `struct way`.
-    fn frame(self) -> u64 {
+    /// Returns the words of `struct way`.
+    fn words(self) -> [u64; 2] {
         let [a, b, c, d, e, f] = self.mac;
-        u64::from_le_bytes([a, b, c, d, e, f, 0, 0]) | u64::from(self.mtu) << 48
+        let mac = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+        let vlan = self.vlan.map_or(0, |id| u64::from(id) << VLAN_SHIFT | 1 << TAGGED_SHIFT);
+        let port = u64::from(self.native) | u64::from(self.port.0) << PORT_SHIFT | vlan;
+        [mac | u64::from(self.mtu) << 48, port]
     }
 }
+
+/// Of the second word of `struct way`.
+const PORT_SHIFT: u32 = 8;
+const VLAN_SHIFT: u32 = 16;
+const TAGGED_SHIFT: u32 = 32;
 
 /// A map with lines of elements, or with elements of eight bytes and multiples.
 type Table = Map<u32, [u8; LINE]>;
@@ -158,8 +171,8 @@ impl KernelTables {
         let inner = Map::create(ARRAY, 1, 0, 0)?;
         let maps = Maps {
             tables,
-            devices: Map::create(DEVMAP, WAYS as u32, 0, 0)?,
-            unsent: Map::create(PERCPU_ARRAY, WAYS as u32, 0, 0)?,
+            devices: Map::create(DEVMAP, PORTS as u32, 0, 0)?,
+            unsent: Map::create(PERCPU_ARRAY, PORTS as u32, 0, 0)?,
             open: Map::create(PERCPU_ARRAY, 1, 0, 0)?,
             outer: Map::create(ARRAY_OF_MAPS, 1, 0, inner.descriptor().as_raw_fd() as u32)?,
             inner,
@@ -214,23 +227,31 @@ impl KernelTables {
         self.words[SOME_STAY].store(on.into(), Ordering::Release);
     }
 
-    /// Sets the way out by an interface, or removes it: packets by it are the kernel's from now on.
+    /// Sets the way out of this number, or removes it: packets by it are the kernel's from now on. VLANs have no way out
+    /// without their port's.
     ///
     /// # Errors
     /// The kernel refuses; there is no way by the interface then.
     pub fn set_way(&self, number: usize, way: Option<WayOut>) -> Result<(), Errno> {
-        let Some([frame, native]) = self.ways.get(number) else { return Err(Errno::EINVAL) };
+        let Some([frame, port]) = self.ways.get(number) else { return Err(Errno::EINVAL) };
         // Until all of it is there, packets are the kernel's.
         frame.store(0, Ordering::Release);
         let Some(way) = way else {
+            // Those of VLANs, which have no device of their own, have greater numbers.
             return match self.maps.devices.remove(&(number as u32)) {
-                Err(Errno::ENOENT) | Ok(()) => Ok(()),
+                Err(Errno::ENOENT | Errno::EINVAL) | Ok(()) => Ok(()),
                 other => other,
             };
         };
-        self.maps.devices.put(&(number as u32), &way.interface)?;
-        native.store(way.native.into(), Ordering::Release);
-        frame.store(way.frame(), Ordering::Release);
+        if way.vlan.is_none() {
+            self.maps.devices.put(&(number as u32), &way.port.1)?;
+        }
+        let words = way.words();
+        if ![0, words[1]].contains(&port.swap(words[1], Ordering::AcqRel)) {
+            // For programs that have read the first word of another interface before.
+            self.wait_for_programs()?;
+        }
+        frame.store(words[0], Ordering::Release);
         Ok(())
     }
 
@@ -321,8 +342,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_way_is_one_word() {
-        let way = WayOut { interface: 7, mac: [1, 2, 3, 4, 5, 6], mtu: 0x1234, native: true };
-        assert_eq!(way.frame(), 0x1234_0605_0403_0201);
+    fn a_way_is_two_words() {
+        let mac = [1, 2, 3, 4, 5, 6];
+        let way = WayOut { port: (9, 7), vlan: None, mac, mtu: 0x1234, native: true };
+        assert_eq!(way.words(), [0x1234_0605_0403_0201, 0x0901]);
+        let tagged = WayOut { vlan: Some(0xabc), native: false, ..way };
+        assert_eq!(tagged.words(), [0x1234_0605_0403_0201, 0x1_0abc_0900]);
     }
 }

@@ -337,7 +337,8 @@ pub(super) fn families(name: &str, mac: [u8; 6], look: &Look) -> Families {
     let ip6 = reason.clone().or_else(|| off(look.ip6_forwarding, ip6_sysctl()));
     let (four, six) = (ip4.is_none(), ip6.is_none());
     let longest = look.longest;
-    let taken = Taken { mac, longest, ip4: four, ip6: six, partial_checksums: false };
+    let (partial_checksums, way) = (false, 0);
+    let taken = Taken { mac, longest, ip4: four, ip6: six, partial_checksums, way };
     Families { taken, ip4, ip6 }
 }
 
@@ -409,7 +410,10 @@ impl Owner {
             keeper.owner_is_there();
         }
         if let Some(mut ways) = self.accelerated.ways.take() {
-            ways.follow(accelerated(&self.devices).map(|(open, _)| (open, self.mtu_of(open))));
+            let ports: Vec<_> = accelerated(&self.devices)
+                .map(|(open, _)| (open, self.mtu_of(open), self.vlan_ways(open.id)))
+                .collect();
+            ways.follow(&ports);
             self.accelerated.ways = Some(ways);
         }
         if self.configurations.current.acceleration.flows {
@@ -469,6 +473,7 @@ impl Owner {
         let (program, mac) = (acceleration.number(), open.port.mac());
         let mut own = families(&open.name, mac, look);
         own.taken.partial_checksums = open.port.partial_checksums();
+        own.taken.way = open.id.index() as u16;
         Now { program, own, vlans: self.wanted_vlans(open.id, mac, look) }
     }
 

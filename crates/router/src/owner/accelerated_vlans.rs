@@ -2,7 +2,8 @@
 //!
 //! The kernel's VLAN devices are found as VLANs (`found_vlans.rs`), whose host interfaces they are. So forwarders know
 //! their routes, neighbours and MTUs, and send by them with any tags. The programs take frames with one 802.1Q tag of a VLAN
-//! right on the interface; frames with other tags stay with the kernel.
+//! right on the interface; frames with other tags stay with the kernel. Programs that forward themselves send by these VLANs
+//! only.
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,7 @@ use dpdk::Taken;
 
 use super::Owner;
 use super::accelerate::{Families, Look, families};
+use super::in_kernel::VlanWay;
 
 /// A VLAN whose frames a program may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,25 +51,39 @@ impl Owner {
 
     /// Returns the least MTU of VLANs on accelerated interfaces.
     pub(super) fn least_vlan_mtu(&self) -> Option<u16> {
-        let mtu = |vlan: &Vlan| {
-            let open = self.devices.virtuals.get(&vlan.id)?;
-            Some(self.devices.links[vlan.id.index()].mtu(open.info.mtu))
-        };
-        self.accelerated_vlans().filter_map(mtu).min()
+        self.accelerated_vlans().filter_map(|vlan| self.vlan_mtu(vlan)).min()
     }
 
-    /// Returns the packets of an interface's VLANs that are to be taken.
-    pub(super) fn wanted_vlans(&self, port: PortId, mac: [u8; 6], look: &Look) -> VlansNow {
-        let is_wanted = |vlan: &&Vlan| {
+    fn vlan_mtu(&self, vlan: &Vlan) -> Option<u16> {
+        let open = self.devices.virtuals.get(&vlan.id)?;
+        Some(self.devices.links[vlan.id.index()].mtu(open.info.mtu))
+    }
+
+    /// Returns the VLANs right on a port by which packets are received and sent.
+    fn vlans_on(&self, port: PortId) -> impl Iterator<Item = &Vlan> {
+        self.accelerated_vlans().filter(move |vlan| {
             vlan.parent == port.into()
                 && vlan.tag.protocol == TagProtocol::Dot1q
                 && vlan.interface.settings.vrf == VrfId::DEFAULT
                 && self.devices.links[vlan.id.index()].up()
+        })
+    }
+
+    /// Returns the VLANs on a port as ways out.
+    pub(super) fn vlan_ways(&self, port: PortId) -> Vec<VlanWay> {
+        let way = |vlan: &Vlan| {
+            Some(VlanWay { interface: vlan.id, id: vlan.tag.id, mtu: self.vlan_mtu(vlan)? })
         };
+        self.vlans_on(port).filter_map(way).collect()
+    }
+
+    /// Returns the packets of an interface's VLANs that are to be taken.
+    pub(super) fn wanted_vlans(&self, port: PortId, mac: [u8; 6], look: &Look) -> VlansNow {
         let now = |vlan: &Vlan| {
-            let families = families(&vlan.name, mac, look);
+            let mut families = families(&vlan.name, mac, look);
+            families.taken.way = vlan.id.index() as u16;
             (vlan.tag.id, VlanNow { name: vlan.name.clone(), families })
         };
-        self.accelerated_vlans().filter(is_wanted).map(now).collect()
+        self.vlans_on(port).map(now).collect()
     }
 }

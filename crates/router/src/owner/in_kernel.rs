@@ -1,7 +1,7 @@
 //! Accelerated interfaces whose XDP programs forward themselves: the ways out, and destinations that are the kernel's.
 //!
 //! The programs read the RIB's own tables (`in_kernel.rs`), so no route, next hop or neighbour passes through here. What
-//! the tables do not have is set at each look: the MAC, MTU and number of each interface, as long as it can send.
+//! the tables do not have is set at each look: the MAC, MTU and number of each interface and VLAN, as long as it can send.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,16 +9,25 @@ use std::sync::Arc;
 
 use control::netlink::netdev;
 use control::rib::Rib;
+use dataplane::interface::InterfaceId;
 use dataplane::port::PortId;
 use dpdk::{Errno, KernelTables, Prefixes, WayOut};
 use ipnet::IpNet;
 
 use super::super::ports::OpenPort;
 
+/// A VLAN on a port as a way out.
+pub(super) struct VlanWay {
+    pub(super) interface: InterfaceId,
+    /// The identifier in its tag.
+    pub(super) id: u16,
+    pub(super) mtu: u16,
+}
+
 /// The ways out that the programs have.
 pub(super) struct Ways {
     tables: Arc<KernelTables>,
-    set: BTreeMap<PortId, WayOut>,
+    set: BTreeMap<InterfaceId, WayOut>,
     /// Reasons why no packet leaves by a port.
     closed: BTreeMap<PortId, String>,
 }
@@ -65,20 +74,24 @@ impl Ways {
         self.tables.set_some_stay(!stay.is_empty());
     }
 
-    /// Sets the ways out by these ports, with their MTU, and removes all others.
-    pub(super) fn follow<'p>(&mut self, ports: impl Iterator<Item = (&'p OpenPort, u16)>) {
+    /// Sets the ways out by these ports, with their MTU, and by the VLANs on them, and removes all others.
+    pub(super) fn follow(&mut self, ports: &[(&OpenPort, u16, Vec<VlanWay>)]) {
         let mut wanted = BTreeMap::new();
         let mut closed = BTreeMap::new();
-        for (open, mtu) in ports {
+        for (open, mtu, vlans) in ports {
             let Some(acceleration) = open.port.acceleration() else { continue };
-            let native = sends_frames(&open.name);
-            let interface = acceleration.interface();
-            wanted.insert(open.id, WayOut { interface, mac: open.port.mac(), mtu, native });
+            let (native, mac) = (sends_frames(&open.name), open.port.mac());
+            let port = (open.id.index() as u8, acceleration.interface());
+            let way = WayOut { port, vlan: None, mac, mtu: *mtu, native };
+            wanted.insert(open.id.into(), way);
+            wanted.extend(vlans.iter().map(|vlan| {
+                (vlan.interface, WayOut { vlan: Some(vlan.id), mtu: vlan.mtu, ..way })
+            }));
             if !native && acceleration.generic().is_none() {
                 closed.insert(open.id, cannot_send(&open.name));
             }
         }
-        let gone: Vec<PortId> =
+        let gone: Vec<InterfaceId> =
             self.set.keys().filter(|id| !wanted.contains_key(id)).copied().collect();
         for id in gone {
             self.set(id, None);
@@ -92,7 +105,7 @@ impl Ways {
         self.closed = closed;
     }
 
-    fn set(&mut self, id: PortId, way: Option<WayOut>) {
+    fn set(&mut self, id: InterfaceId, way: Option<WayOut>) {
         if self.set.get(&id) == way.as_ref() {
             return;
         }
@@ -102,7 +115,7 @@ impl Ways {
             // The interface has just vanished, as its port will notice.
             Err(Errno::EINVAL) => {}
             Err(errno) => {
-                tracing::error!("accelerate: the way out by port {}: {errno}", id.index())
+                tracing::error!("accelerate: the way out by interface {}: {errno}", id.index())
             }
         }
     }

@@ -97,7 +97,7 @@ fn of_acceleration(args: &AccelerateArgs) -> Result<(String, ExitCode)> {
     let bypass = args.bypass.iter().copied().collect();
     let wanted = Acceleration { bypass, in_kernel, flows, ..Acceleration::default() };
     let mut names = args.interfaces.clone();
-    if !in_kernel && !flows {
+    if !flows {
         names.extend(vlans_on(&names, &interfaces()?));
     }
     let inspection = kernel_rules::inspect(&names, &rules_options(&wanted))?;

@@ -101,8 +101,8 @@ fn acceleration(fields: &mut Fields<'_, '_>) -> Acceleration {
         fields
             .error("flows", format!("flows are translated for forwarders, which {NO_FORWARDERS}"));
     }
-    // Programs that forward themselves know no tags, and confirmations of flows none either.
-    let leaves_vlans = !fields.flag_or("vlans", true) || in_kernel || flows;
+    // Confirmations of flows know no tags.
+    let leaves_vlans = !fields.flag_or("vlans", true) || flows;
     Acceleration { bypass, has_kernel_filters, in_kernel, leaves_vlans, flows }
 }
 
