@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Installs, with apt-get, what `make test-vm` needs beside scripts/install-deps.sh: QEMU and what packs the
-# virtual machine's first file system. Says what it installs; does nothing, quickly, when nothing is missing.
+# Installs, with apt-get, what `make test-vm` needs beside scripts/install-deps.sh: QEMU, and what unpacks
+# kernels and packs the virtual machine's first file system. Says what it installs; does nothing, quickly, when nothing is missing.
 #
 # Only QEMU 8 and later emulate an igb. Where the release has an older one, QEMU comes from the release's
 # backports, found beside the Debian archive of the machine's own apt sources; where there are none, the older
 # one does, and the scenarios with an igb are skipped. The machine's apt sources stay as they are.
 set -euo pipefail
 
-commands=(qemu-system-x86_64 cpio modprobe busybox)
-packages=(qemu-system-x86 cpio kmod busybox-static)
+commands=(qemu-system-x86_64 cpio modprobe busybox zstd)
+packages=(qemu-system-x86 cpio kmod busybox-static zstd)
 
 has_igb() {
     qemu-system-x86_64 -device help 2>/dev/null | grep "^name \"igb\"" >/dev/null

@@ -75,7 +75,8 @@ impl Hook {
         functions.iter().any(|start| self.function.starts_with(start))
             || modules.iter().any(|start| self.module.starts_with(start))
             || self.tracks()
-            // Labels of SELinux and Smack on a machine's own traffic.
+            // Labels of security modules on a machine's own traffic.
+            || self.function.starts_with("apparmor_")
             || self.function.starts_with("selinux_")
             || self.function.starts_with("smack_")
             // `br_netfilter` is for frames of bridges.
@@ -187,6 +188,7 @@ mod tests {
             hook("nf_nat_ipv4_out", "", false),
             hook("ipt_do_table", "ip_tables", false),
             hook("selinux_ip_forward", "", false),
+            hook("apparmor_ip_postroute", "", false),
         ];
         assert_eq!(findings(&known), []);
         assert!(tracks(&known) && !tracks(&known[..2]));

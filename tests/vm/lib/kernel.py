@@ -7,6 +7,7 @@ import re
 import shutil
 import struct
 import subprocess
+import tempfile
 from pathlib import Path
 
 from lib.router import ROOT
@@ -15,6 +16,8 @@ _META_PACKAGE = "linux-image-amd64"
 # The modules that reach the machine's own root; all others are loaded from there.
 _BOOT_MODULES = ["virtio_pci", "9pnet_virtio", "9p", "overlay"]
 _BUSYBOX = "/bin/busybox"
+# The first bytes of data compressed by zstd, as Debian's newer kernels are.
+_ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class Kernel:
@@ -28,12 +31,15 @@ class Kernel:
 
     @classmethod
     def of_debian(cls):
-        """The kernel of the machine's Debian release; downloaded when apt knows a newer one than is kept."""
-        package = _package()
-        release = package.removeprefix("linux-image-")
-        kernel = cls(_kept_in() / release, release)
-        if not kernel.image.exists():
-            _unpack(package, kernel)
+        """The kernel of the machine's Debian release, or with `VM_KERNEL=backports` that of its backports; downloaded when
+        apt knows a newer one than is kept."""
+        with tempfile.NamedTemporaryFile("w", suffix=".list") as sources:
+            options = _backports(sources) if os.environ.get("VM_KERNEL") == "backports" else []
+            package = _package(options)
+            release = package.removeprefix("linux-image-")
+            kernel = cls(_kept_in() / release, release)
+            if not kernel.image.exists():
+                _unpack(package, kernel, options)
         return kernel
 
     def initramfs(self, path, init):
@@ -65,24 +71,38 @@ def _kept_in():
     return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute() / "vm"
 
 
-def _package():
-    """The package that the release's kernel is in."""
+def _backports(sources):
+    """Options by which apt knows the release's backports beside all else, which this file of sources has then."""
+    release = re.search(r"^VERSION_CODENAME=(\S+)", Path("/etc/os-release").read_text(), re.MULTILINE)[1]
+    wanted = ["Created-By: Packages", "Origin: Debian", f"Codename: {release}", "Component: main"]
+    archive = _run("apt-get", "indextargets", "--format", "$(REPO_URI)", *wanted).decode().split()
+    if not archive:
+        raise RuntimeError(f"apt has no archive of Debian {release}, beside which its backports would be")
+    sources.write(f"deb {archive[0]} {release}-backports main\n")
+    sources.flush()
+    options = ["-o", f"Dir::Etc::sourcelist={sources.name}", "-t", f"{release}-backports"]
+    _run("apt-get", "update", "-qq", *options, "-o", "Dir::Etc::sourceparts=/dev/null", "-o", "APT::Get::List-Cleanup=0")
+    return options
+
+
+def _package(options):
+    """The package that the kernel is in."""
     for update in (False, True):
         if update:
             _run("apt-get", "update", "-qq")
-        shown = _run("apt-cache", "depends", "--important", _META_PACKAGE, check=False).decode()
+        shown = _run("apt-cache", "depends", "--important", *options, _META_PACKAGE, check=False).decode()
         if found := re.search(r"Depends: (linux-image-\S+)", shown):
             return found[1]
     raise RuntimeError(f"apt knows no package {_META_PACKAGE}: the virtual machine boots Debian's kernel")
 
 
-def _unpack(package, kernel):
+def _unpack(package, kernel, options):
     """Downloads the package and unpacks it, all or nothing."""
     print(f"== unpacking {package} in {kernel.directory} (it is not installed)", flush=True)
     partial = kernel.directory.with_name(f"{kernel.release}.{os.getpid()}")
     partial.mkdir(parents=True)
     try:
-        _run("apt-get", "download", "-qq", package, cwd=partial, check=False)
+        _run("apt-get", "download", "-qq", *options, package, cwd=partial, check=False)
         if not list(partial.glob("*.deb")):
             # The archive has a newer one than apt's lists.
             _run("apt-get", "update", "-qq")
@@ -108,7 +128,10 @@ def _decompressed(image):
     setup_sectors, offset, length = image[0x1F1], *struct.unpack_from("<II", image, 0x248)
     start = (setup_sectors + 1) * 512 + offset
     # Behind the compressed data stands the size of the file.
-    return lzma.decompress(image[start : start + length - 4], format=lzma.FORMAT_XZ)
+    packed = image[start : start + length - 4]
+    if packed.startswith(_ZSTD):
+        return _run("zstd", "-dcq", input=packed)
+    return lzma.decompress(packed, format=lzma.FORMAT_XZ)
 
 
 def _run(*argv, check=True, **kwargs):
