@@ -17,6 +17,9 @@ use super::peer::{Configure, Files, Peer, Program, Setting, file_prefix, source_
 use super::peer_case::{self, MAC, Neighbour};
 use crate::workload::routes::Routes;
 
+/// Groups for IPv4 prefixes longer than /24: enough for a full table.
+const TBL8: u32 = 1 << 16;
+
 const NAME: &str = "grout";
 
 /// Starts grout with the routes of an IPv4 case.
@@ -63,7 +66,7 @@ fn commands(case: &Case, full: &Routes<Ipv4Addr>, (main, worker): (usize, usize)
     // The first port makes the VRF.
     if case.full {
         let most = full.len() + 1024;
-        say(format_args!("interface set vrf main rib4-routes {most}"));
+        say(format_args!("interface set vrf main rib4-routes {most} fib4-tbl8 {TBL8}"));
     }
     for Neighbour { port, address, mac } in Neighbour::all(case) {
         say(format_args!("nexthop add l3 iface p{port} address {address} mac {mac}"));

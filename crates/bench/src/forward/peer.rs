@@ -177,15 +177,19 @@ impl Peer {
     /// Waits until it forwards.
     fn wait(&mut self, log: &Path) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
-        while self.count(1, "opackets")? == 0 {
+        loop {
+            let sent = self.count(1, "opackets");
             let name = &self.name;
+            // One that ends closes its socket first.
+            thread::sleep(Duration::from_millis(50));
             if let Some(status) = self.child.try_wait()? {
                 bail!("{name}: ended by {status}:\n{}", last_lines(log));
             }
+            if sent? > 0 {
+                return Ok(());
+            }
             ensure!(Instant::now() < deadline, "{name}: forwards nothing after {PATIENCE:?}");
-            thread::sleep(Duration::from_millis(50));
         }
-        Ok(())
     }
 
     /// Its name.

@@ -71,6 +71,7 @@ fn startup(
          api-segment {{ prefix {prefix} }}\n\
          cpu {{ main-core {main} corelist-workers {worker} }}\n\
          memory {{ main-heap-size 3G main-heap-page-size {pages} }}\n\
+         statseg {{ size 1G page-size {pages} }}\n\
          buffers {{ page-size {pages} }}\n\
          plugins {{ path {} plugin default {{ disable }} plugin dpdk_plugin.so {{ enable }} }}\n\
          dpdk {{ no-pci telemetry file-prefix {prefix}{dpdk}{devices} }}\n",
