@@ -67,7 +67,7 @@ def line(cells):
 
 def table(outcomes, found, cases):
     """One line a router: cycles per packet, those above io with their minimum, and the rate with its minimum."""
-    head = ["router", *(f"`{case}`, above io" for case in cases), "at most 0.5 % lost, Mpps"]
+    head = ["router", *(f"`{case}`, above io" for case in cases), *(["at most 0.5 % lost, Mpps"] if found else [])]
     lines = [line(head), "|" + "---|" * len(head)]
     for name in NAMES:
         if name not in outcomes and name not in found:
@@ -77,7 +77,8 @@ def table(outcomes, found, cases):
             one = outcomes.get(name, {}).get(case)
             cells.append("" if one is None else f"{one['cycles_median']:.1f}, {one['cycles_above_io_median']:.1f} ({one['cycles_above_io_min']:.1f})")
         rounds = found.get(name)
-        cells.append("" if rounds is None else f"{statistics.median(rounds):.2f} ({min(rounds):.2f})")
+        if found:
+            cells.append("" if rounds is None else f"{statistics.median(rounds):.2f} ({min(rounds):.2f})")
         lines.append(line(cells))
     return "\n".join(lines) + "\n"
 
@@ -89,6 +90,7 @@ def main():
     parser.add_argument("--packets", type=int, default=1_000_000, help="of one turn of a round (1000000)")
     parser.add_argument("--table", default="synthetic:500000", help="the full table, as `turnpike bench forward` takes it")
     parser.add_argument("--case", type=lambda text: text.split(","), default=CASES, help=f"of cycles ({','.join(CASES)})")
+    parser.add_argument("--cycles-only", action="store_true", help="no rates, which take most of the time")
     parser.add_argument("--no-huge", action="store_true", help="ordinary memory even where there are hugepages")
     parser.add_argument("--no-docs", action="store_true", help="leave docs/ as it is")
     given = parser.parse_args()
@@ -97,7 +99,8 @@ def main():
     about, programs = common.machine(), available([name for name in PEERS if name in rows])
     missing = set(PEERS) - set(programs)
     outcomes = forward(programs, given)
-    found = rates([row for row in latency.ROWS if row in rows and row not in missing], given)
+    forwarding = [row for row in latency.ROWS if row in rows and row not in missing]
+    found = {} if given.cycles_only else rates(forwarding, given)
     drawn = table(outcomes, found, given.case)
     print(common.named(about))
     print(drawn)

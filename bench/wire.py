@@ -93,9 +93,7 @@ def send(given):
     program = bpf.bpf_program__fd(ctypes.c_void_p(bpf.bpf_object__find_program_by_name(programs, b"make_frame")))
     frame = bytes(given.size - 4)
     options = Options(size=ctypes.sizeof(Options), data_in=frame, data_size_in=len(frame), repeat=CALL, flags=LIVE_FRAMES, batch_size=BATCH)
-    print("sending", flush=True)
     while True:
-        options.repeat = CALL
         if bpf.bpf_prog_test_run_opts(program, ctypes.byref(options)):
             raise OSError(ctypes.get_errno(), f"{given.device}: frames are not sent")
 
@@ -107,7 +105,12 @@ def main():
     parser.add_argument("--sender", required=True, help="source address")
     parser.add_argument("--destinations", type=Path, required=True, metavar="FILE", help=f"{DESTINATIONS} addresses, as they are in packets")
     parser.add_argument("--size", type=int, default=64, help="bytes of frames with their checksum (64)")
-    send(parser.parse_args())
+    given = parser.parse_args()
+    if not Path("/sys/class/net", given.device).exists():
+        parser.error(f"{given.device}: no such interface")
+    if given.size < HEADERS + 4:
+        parser.error(f"--size {given.size}: at least {HEADERS + 4}, which the headers take")
+    send(given)
 
 
 if __name__ == "__main__":
