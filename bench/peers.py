@@ -88,7 +88,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=1.0, help="of each rate (1)")
     parser.add_argument("--rounds", type=int, default=21, help="rounds of cycles (21)")
     parser.add_argument("--packets", type=int, default=1_000_000, help="of one turn of a round (1000000)")
-    parser.add_argument("--table", default="synthetic:500000", help="the full table, as `turnpike bench forward` takes it")
+    parser.add_argument("--table", default="synthetic:100000", help="the full table, as `turnpike bench forward` takes it")
     parser.add_argument("--case", type=lambda text: text.split(","), default=CASES, help=f"of cycles ({','.join(CASES)})")
     parser.add_argument("--cycles-only", action="store_true", help="no rates, which take most of the time")
     parser.add_argument("--no-huge", action="store_true", help="ordinary memory even where there are hugepages")
