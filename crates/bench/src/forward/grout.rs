@@ -112,7 +112,7 @@ mod tests {
         let commands = of("full4", &vec![("11.0.0.0/8".parse().unwrap(), 2)]);
         let at = |command: &str| commands.iter().position(|one| one == command).unwrap();
         assert!(
-            at("interface set vrf main rib4-routes 1025")
+            at("interface set vrf main rib4-routes 1025 fib4-tbl8 65536")
                 < at("route add 11.0.0.0/8 via 198.19.2.3")
         );
     }
