@@ -78,7 +78,7 @@ def test_pings_and_forwarded_packets_do_not_notice(lab):
         ping.send_signal(2)
         said = ping.communicate(timeout=10)[0]
         sent, got = map(int, re.search(r"(\d+) packets transmitted, (\d+) received", said).groups())
-        assert got >= sent - 1 and sent > 100, said  # The last one may be under way.
+        assert got >= sent - 1 and sent > 1, said  # The last one may be under way.
     assert lost(stream.stop(), sink) == []
     sink.close()
     router.counters()
