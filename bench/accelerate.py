@@ -33,6 +33,7 @@ import time
 from pathlib import Path
 
 import common
+import waiting
 import wire
 
 ROWS = ["kernel", "accelerate", "in-kernel", "xdp-forward"]
@@ -129,18 +130,18 @@ def sent_by_wire(box, destinations, size, given):
 
 
 @contextlib.contextmanager
-def by_wire(box, row, directory):
+def by_wire(box, row):
     """The interfaces between hosts and router as those of NICs."""
-    drop = wire.built(directory)
-    box.b.run("ip", "link", "set", "eth0", "xdpdrv", "object", drop, "program", "drop")
+    from lib.bpf import XDP_DROP, attached
+
     if row == "kernel":
         # Frames without a program are socket buffers then.
         box.space.run("ethtool", "-K", "eth0", "gro", "on")
-    yield
-    box.b.run("ip", "link", "set", "eth0", "xdpdrv", "off")
+    with attached(box.b, "eth0", "xdp", XDP_DROP):
+        yield
 
 
-def rate(box, command, size, taken, given):
+def rate(box, command, taken, given):
     """Million packets per second, and microseconds of all cores for each."""
     sent = lambda: int(box.b.run("cat", "/sys/class/net/eth0/statistics/rx_packets").stdout)  # noqa: E731
     first, accelerated = sent(), taken() if taken else 0
@@ -162,16 +163,15 @@ def rate(box, command, size, taken, given):
     return {"mpps": forwarded / lasted / 1e6, "us": used * 1e6 / max(forwarded, 1)}
 
 
-def delays(box):
+def delay(box):
     """Microseconds of single pings through the router: the median, and what one in a hundred exceeds."""
-    done = box.a.run("ping", "-n", "-i", "0.01", "-c", PINGS, "198.51.2.1")
-    times = [float(line.partition("time=")[2].split()[0]) * 1000 for line in done.stdout.splitlines() if "time=" in line]
-    assert len(times) == PINGS, done.stdout
-    return {"delay": statistics.median(times), "delay99": statistics.quantiles(times, n=100)[98]}
+    times = waiting.round_trips(box.a, "198.51.2.1", PINGS, 0.01)
+    assert len(times) == PINGS, times
+    return {"median": waiting.quantile(times, 0.5), "most": waiting.quantile(times, 0.99)}
 
 
 def measure(row, count, given):
-    """What `rate` and `delays` say, by source and size."""
+    """What `rate` says, by source and size, and `delay`."""
     from lib.accelerate import IN_KERNEL, SOCKETS, Box
     from lib.lab import Lab
 
@@ -186,17 +186,15 @@ def measure(row, count, given):
         # The receiver on a wire answers nothing.
         box.ip("neighbour", "replace", "10.0.2.2", "lladdr", "02:00:00:00:02:02", "dev", "eth1", "nud", "permanent")
         destinations = routes(box, count, directory.name)
-        results = {}
+        rates = {}
         with forwarding(box, row) as taken:
-            waited = delays(box)
+            waited = delay(box)
             for size in sizes(given):
-                command = sent_by_host(box, destinations, size, given)
-                results["host", size] = rate(box, command, size, taken, given) | waited
-            with by_wire(box, row, directory.name):
+                rates["host", size] = rate(box, sent_by_host(box, destinations, size, given), taken, given)
+            with by_wire(box, row):
                 for size in sizes(given):
-                    command = sent_by_wire(box, destinations, size, given)
-                    results["wire", size] = rate(box, command, size, taken, given) | waited
-        return results
+                    rates["wire", size] = rate(box, sent_by_wire(box, destinations, size, given), taken, given)
+        return rates, waited
     finally:
         lab.close()
         directory.cleanup()
@@ -221,15 +219,19 @@ def table_of(results):
     return "\n".join(lines) + "\n"
 
 
-def table_of_delays(results):
+def table_of_delays(delays):
     """A row for each way of forwarding: microseconds of a ping."""
     lines = ["| routes | forwarding | ping, µs: median | 99 % |", "|---|---|---|---|"]
-    for (count, source, size), rows in results.items():
-        if (source, size) == next((s, b) for c, s, b in results if c == count):
-            for row, runs in rows.items():
-                one, most = (statistics.median(run[what] for run in runs) for what in ("delay", "delay99"))
-                lines.append(f"| {count:,} | {row} | {one:.0f} | {most:.0f} |")
+    for count, rows in delays.items():
+        for row, runs in rows.items():
+            one, most = (statistics.median(run[what] for run in runs) for what in ("median", "most"))
+            lines.append(f"| {count:,} | {row} | {one:.0f} | {most:.0f} |")
     return "\n".join(lines) + "\n"
+
+
+def in_words(run):
+    """What a run has measured."""
+    return ", ".join(f"{source} {size}: {of['mpps']:.3f} Mpps" for (source, size), of in run[0].items())
 
 
 def apart(count):
@@ -304,28 +306,25 @@ def main():
     given = parser.parse_args()
     if given.start:
         return starts(given)
-    about, results = common.machine(), {}
+    about, results, delays = common.machine(), {}, {}
     rows = common.chosen(given, ROWS)
     if "xdp-forward" in rows and not shutil.which("xdp-forward"):
         print("xdp-forward is left out: it is not installed (xdp-tools 1.5)", file=sys.stderr)
         rows.remove("xdp-forward")
     for count in map(int, given.routes.split(",")):
         runs = common.rounds(given.runs, rows, lambda row: measure(row, count, given), say=in_words)  # noqa: B023
-        for source, size in runs[rows[0]][0]:
-            results[count, source, size] = {row: [run[source, size] for run in runs[row]] for row in rows}
-    drawn, waited = table_of(results), table_of_delays(results)
+        for source, size in runs[rows[0]][0][0]:
+            results[count, source, size] = {row: [rates[source, size] for rates, _ in runs[row]] for row in rows}
+        delays[count] = {row: [delay for _, delay in runs[row]] for row in rows}
+    drawn, waited = table_of(results), table_of_delays(delays)
     print(common.named(about))
     print(drawn)
     print(waited)
     if not given.no_docs:
         common.record(common.ROOT / "docs/benchmarks.md", "accelerate", drawn)
         common.record(common.ROOT / "docs/benchmarks.md", "accelerate-delay", waited)
-    common.write(given.json, about, runs=[{"routes": c, "frames": f, "size": s, "rows": r} for (c, f, s), r in results.items()])
-
-
-def in_words(run):
-    """What a run has measured."""
-    return ", ".join(f"{source} {size}: {of['mpps']:.3f} Mpps" for (source, size), of in run.items())
+    runs = [{"routes": c, "frames": f, "size": s, "rows": r} for (c, f, s), r in results.items()]
+    common.write(given.json, about, runs=runs, delays=delays)
 
 
 if __name__ == "__main__":

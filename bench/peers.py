@@ -76,8 +76,8 @@ def table(outcomes, found, cases):
         for case in cases:
             one = outcomes.get(name, {}).get(case)
             cells.append("" if one is None else f"{one['cycles_median']:.1f}, {one['cycles_above_io_median']:.1f} ({one['cycles_above_io_min']:.1f})")
-        rounds = found.get(name)
         if found:
+            rounds = found.get(name)
             cells.append("" if rounds is None else f"{statistics.median(rounds):.2f} ({min(rounds):.2f})")
         lines.append(line(cells))
     return "\n".join(lines) + "\n"

@@ -43,9 +43,9 @@ def idle_percent(pid, seconds):
     return sum(threads.values()), threads
 
 
-def round_trips(host, address, count):
+def round_trips(host, address, count, interval=0.05):
     """Microseconds of each ping."""
-    said = host.run("ping", "-n", "-i", "0.05", "-c", count, "-W", "2", address, timeout=300).stdout
+    said = host.run("ping", "-n", "-i", interval, "-c", count, "-W", "2", address, timeout=300).stdout
     return [1000 * float(time) for time in re.findall(r"time=([\d.]+) ms", said)]
 
 

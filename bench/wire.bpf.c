@@ -1,5 +1,4 @@
-/* A wire's two ends for a router on veth interfaces, see wire.py: frames as a NIC's driver has them, without the socket
- * buffers of the kernel's stack. */
+/* Frames as a NIC's driver has them, without the socket buffers of the kernel's stack, see wire.py. */
 
 #include "../crates/dpdk/src/port/xdp.bpf.h"
 
@@ -60,13 +59,6 @@ SECTION("xdp") int make_frame(struct xdp_md *context)
 	__builtin_memcpy(frame + ETHERNET + 10, &check, sizeof check);
 	__builtin_memcpy(frame + ETHERNET + 16, &to, sizeof to);
 	return bpf_redirect(now->interface, 0);
-}
-
-/* The other end: frames are received, and that is all. */
-SECTION("xdp") int drop(struct xdp_md *context)
-{
-	(void)context;
-	return XDP_DROP;
 }
 
 char licensed_by[] SECTION("license") = "Apache-2.0";

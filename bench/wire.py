@@ -11,6 +11,7 @@ Frames are UDP over IPv4 to 2^20 destinations by turns, as fast as they can be m
 
 import argparse
 import ctypes
+import mmap
 import socket
 import struct
 import subprocess
@@ -36,13 +37,6 @@ class Options(ctypes.Structure):
     ]
 
 
-def built(directory):
-    """The programs as an object file in a directory."""
-    out = Path(directory) / "wire.o"
-    subprocess.run(["clang", "-target", "bpf", "-O2", "-g", "-c", SOURCE, "-o", out], check=True, capture_output=True, text=True)
-    return out
-
-
 def settings(device, given):
     """`struct settings` for frames of this size."""
     mac = lambda text: bytes.fromhex(text.replace(":", ""))  # noqa: E731
@@ -66,30 +60,26 @@ def library():
     return bpf
 
 
-def opened(bpf, file):
-    """The programs in the kernel; an error names what failed."""
-    programs = ctypes.c_void_p(bpf.bpf_object__open_file(bytes(file), None))
+def loaded(bpf):
+    """The program in the kernel; an error names what failed."""
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "wire.o"
+        subprocess.run(["clang", "-target", "bpf", "-O2", "-g", "-c", SOURCE, "-o", out], check=True)
+        programs = ctypes.c_void_p(bpf.bpf_object__open_file(bytes(out), None))
     if not programs or bpf.bpf_object__load(programs):
         raise OSError(ctypes.get_errno(), f"{SOURCE.name}: the kernel does not load it (Linux 5.18 or later, as root)")
     return programs
 
 
-def put(bpf, programs, name, elements):
-    """Writes the elements of an array."""
-    array = bpf.bpf_object__find_map_fd_by_name(programs, name)
-    for number, element in enumerate(elements):
-        if bpf.bpf_map_update_elem(array, ctypes.byref(ctypes.c_uint32(number)), element, ctypes.c_uint64(0)):
-            raise OSError(ctypes.get_errno(), f"{SOURCE.name}: {name.decode()}")
-
-
 def send(given):
     """Sends until the process is ended."""
     bpf = library()
-    with tempfile.TemporaryDirectory() as directory:
-        programs = opened(bpf, built(directory))
-    put(bpf, programs, b"settings", [settings(given.device, given)])
-    addresses = given.destinations.read_bytes()
-    put(bpf, programs, b"destinations", (addresses[at:at + 8] for at in range(0, len(addresses), 8)))
+    programs = loaded(bpf)
+    array = lambda name: bpf.bpf_object__find_map_fd_by_name(programs, name)  # noqa: E731
+    if bpf.bpf_map_update_elem(array(b"settings"), bytes(4), settings(given.device, given), ctypes.c_uint64(0)):
+        raise OSError(ctypes.get_errno(), f"{SOURCE.name}: settings")
+    with mmap.mmap(array(b"destinations"), 4 * DESTINATIONS) as destinations:
+        destinations[:] = given.destinations.read_bytes()
     program = bpf.bpf_program__fd(ctypes.c_void_p(bpf.bpf_object__find_program_by_name(programs, b"make_frame")))
     frame = bytes(given.size - 4)
     options = Options(size=ctypes.sizeof(Options), data_in=frame, data_size_in=len(frame), repeat=CALL, flags=LIVE_FRAMES, batch_size=BATCH)
@@ -108,6 +98,8 @@ def main():
     given = parser.parse_args()
     if not Path("/sys/class/net", given.device).exists():
         parser.error(f"{given.device}: no such interface")
+    if given.destinations.stat().st_size != 4 * DESTINATIONS:
+        parser.error(f"--destinations {given.destinations}: not {DESTINATIONS} addresses of four bytes")
     if given.size < HEADERS + 4:
         parser.error(f"--size {given.size}: at least {HEADERS + 4}, which the headers take")
     send(given)

@@ -1,4 +1,4 @@
-"""BPF programs that let all packets pass, at the places of an interface where somebody else's may be."""
+"""BPF programs that let all packets pass, or drop them, at the places of an interface where somebody else's may be."""
 
 import contextlib
 import ctypes
@@ -11,6 +11,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _SYS_BPF = 321
 _PROG_LOAD, _LINK_CREATE = 5, 28
 _NAME = b"somebody"
+XDP_DROP = 1
 
 # Program type, attachment type, and the verdict by which the next one or the kernel continues.
 _KINDS = {
@@ -38,10 +39,10 @@ def _load(kind, verdict):
 
 
 @contextlib.contextmanager
-def attached(namespace, interface, place):
+def attached(namespace, interface, place, verdict=None):
     """Attaches a program at `xdp`, `tcx ingress` or `tcx egress` of an interface. Raises OSError where the kernel lacks it."""
-    kind, attachment, verdict = _KINDS[place]
-    program = _load(kind, verdict)
+    kind, attachment, passes = _KINDS[place]
+    program = _load(kind, passes if verdict is None else verdict)
     try:
         with namespace.entered():
             index = socket.if_nametoindex(interface)
