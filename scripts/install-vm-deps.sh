@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs, with apt-get, what `make test-vm` needs beside scripts/install-deps.sh: QEMU, and what unpacks
-# kernels and packs the virtual machine's first file system. Says what it installs; does nothing, quickly, when nothing is missing.
+# kernels and packs the virtual machine's first file system. Says what it installs; does nothing, quickly, when
+# nothing is missing.
 #
 # Only QEMU 8 and later emulate an igb. Where the release has an older one, QEMU comes from the release's
 # backports, found beside the Debian archive of the machine's own apt sources; where there are none, the older
@@ -14,24 +15,13 @@ has_igb() {
     qemu-system-x86_64 -device help 2>/dev/null | grep "^name \"igb\"" >/dev/null
 }
 
-# The Debian archive of this release, as apt knows it.
-archive() {
-    apt-get indextargets --format '$(REPO_URI)' \
-        'Created-By: Packages' 'Origin: Debian' "Codename: $codename" 'Component: main' | head -n 1
-}
-
 # Makes the release's backports known to apt for this script only, as `sources`; fails if there are none.
 find_backports() {
     codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-    local uri
-    uri=$(archive)
-    [ -n "$uri" ] || return 1
     list=$(mktemp --suffix .list)
     trap 'rm -f "$list"' EXIT
-    echo "deb $uri $codename-backports main" >"$list"
     sources=(-o "Dir::Etc::sourcelist=$list")
-    # Reads the backports' list only, and keeps the other lists.
-    apt-get update -qq "${sources[@]}" -o Dir::Etc::sourceparts=/dev/null -o APT::Get::List-Cleanup=0 &&
+    "$(dirname "$0")/backports.sh" "$list" &&
         apt-cache "${sources[@]}" show "qemu-system-x86/$codename-backports" >/dev/null 2>&1
 }
 

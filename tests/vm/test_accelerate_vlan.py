@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from lib.accelerate import IN_KERNEL, MODES, receives_frames
 from lib.netns import wait_for
 from lib.packets import ethernet, forwarded, icmp, ipv4, ipv6, pattern, tagged, udp, unpadded, untagged
 from lib.raw import RawPort
@@ -12,8 +13,6 @@ from .lib.hosts import Inside
 from .test_accelerate import FORWARDING, PORT, Kernel
 from .test_vlan import BYTES, CLIENT, SERVER
 
-# With `in_kernel` the programs forward, which takes Linux 6.3: `make test-vm VM_KERNEL=backports` has a newer one on Debian 12.
-MODES = ["sockets", "in-kernel"]
 HOST_MACS = ["02:00:00:00:01:02", "02:00:00:00:02:02"]
 
 
@@ -32,8 +31,7 @@ def forwarding(machine):
 @pytest.fixture(params=MODES)
 def mode(request, machine):
     """The way of forwarding; skips those that the machine's kernel lacks."""
-    release = tuple(map(int, machine.run("uname", "-r").stdout.split("-")[0].split(".")[:2]))
-    if request.param == "in-kernel" and release < (6, 3):
+    if request.param == IN_KERNEL and machine.linux() < (6, 3):
         pytest.skip("in_kernel takes Linux 6.3: make test-vm VM_KERNEL=backports")
     return request.param
 
@@ -41,7 +39,7 @@ def mode(request, machine):
 def configuration(mode, *names):
     """The configuration that accelerates these interfaces."""
     listed = ", ".join(f'"{name}"' for name in names)
-    return f'require "turnpike".accelerate {{ {listed}, in_kernel = {"true" if mode == "in-kernel" else "false"} }}\n'
+    return f'require "turnpike".accelerate {{ {listed}, in_kernel = {str(mode == IN_KERNEL).lower()} }}\n'
 
 
 def interface(router, name):
@@ -87,8 +85,7 @@ class Sides:
         self.hosts = [Inside(machine, side, "af_xdp") for side in (1, 2)]
         for side, host in enumerate(self.hosts, 1):
             host.run("ethtool", "-K", "eth0", "tx-vlan-hw-insert", "off", "tx-vlan-stag-hw-insert", "off")
-            # Frames of programs are received, and checksums complete.
-            host.run("ethtool", "-K", "eth0", "gro", "on", "tx", "off")
+            receives_frames(host)
             self.address(f"veth{side}", f"10.0.{side}.1/24", f"fd00:{side}::1/64")
             for vlan in (10, 20):
                 self.add(side, vlan)
@@ -194,7 +191,7 @@ def test_vlan_devices_change_while_they_are_accelerated(machine, forwarding, mod
         assert wait_for(is_accelerated, 30, 0.2)
         # MTU: the least one counts, or that of the way out, and the kernel answers for what is longer.
         machine.run("ip", "link", "set", "veth1.20", "mtu", "1300")
-        least = lambda mtu: mode == "in-kernel" or wait_for(lambda: interface(router, "veth1")["longest"] == mtu, 30, 0.2)  # noqa: E731
+        least = lambda mtu: mode == IN_KERNEL or wait_for(lambda: interface(router, "veth1")["longest"] == mtu, 30, 0.2)  # noqa: E731
         assert least(1300), router.log()
         sides.route(1, "eth0.20")
         said = sides.hosts[1].run("ping", "-c", "1", "-W", "10", "-M", "do", "-s", "1400", "10.20.1.2", check=False).stdout
@@ -274,7 +271,7 @@ def test_frames_of_nics_byte_for_byte(machine, nics, mode):
     queues = lambda nic: len(machine.glob(f"/sys/class/net/{nic.device}/queues/rx-*"))  # noqa: E731
     ports = "".join(PORT.format(nic.device, queues(nic)) for nic in nics)
     statements = f'local turnpike = require "turnpike"\n{ports}'
-    router = machine.router(configuration(mode, *(nic.device for nic in nics)) if mode == "in-kernel" else statements)
+    router = machine.router(configuration(mode, *(nic.device for nic in nics)) if mode == IN_KERNEL else statements)
     wires = [RawPort(nic.namespace, "eth0") for nic in nics]
     try:
         takes(router, *(name for nic in nics for name in (nic.device, f"{nic.device}.10")))

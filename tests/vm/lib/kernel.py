@@ -33,8 +33,8 @@ class Kernel:
     def of_debian(cls):
         """The kernel of the machine's Debian release, or with `VM_KERNEL=backports` that of its backports; downloaded when
         apt knows a newer one than is kept."""
-        with tempfile.NamedTemporaryFile("w", suffix=".list") as sources:
-            options = _backports(sources) if os.environ.get("VM_KERNEL") == "backports" else []
+        with tempfile.NamedTemporaryFile(suffix=".list") as sources:
+            options = _backports(sources.name) if os.environ.get("VM_KERNEL") == "backports" else []
             package = _package(options)
             release = package.removeprefix("linux-image-")
             kernel = cls(_kept_in() / release, release)
@@ -73,16 +73,9 @@ def _kept_in():
 
 def _backports(sources):
     """Options by which apt knows the release's backports beside all else, which this file of sources has then."""
+    _run(ROOT / "scripts/backports.sh", sources)
     release = re.search(r"^VERSION_CODENAME=(\S+)", Path("/etc/os-release").read_text(), re.MULTILINE)[1]
-    wanted = ["Created-By: Packages", "Origin: Debian", f"Codename: {release}", "Component: main"]
-    archive = _run("apt-get", "indextargets", "--format", "$(REPO_URI)", *wanted).decode().split()
-    if not archive:
-        raise RuntimeError(f"apt has no archive of Debian {release}, beside which its backports would be")
-    sources.write(f"deb {archive[0]} {release}-backports main\n")
-    sources.flush()
-    options = ["-o", f"Dir::Etc::sourcelist={sources.name}", "-t", f"{release}-backports"]
-    _run("apt-get", "update", "-qq", *options, "-o", "Dir::Etc::sourceparts=/dev/null", "-o", "APT::Get::List-Cleanup=0")
-    return options
+    return ["-o", f"Dir::Etc::sourcelist={sources}", "-t", f"{release}-backports"]
 
 
 def _package(options):

@@ -215,6 +215,10 @@ class Machine:
         """The paths in the machine that match."""
         return self._agent.ask(30, "glob", pattern=str(pattern))
 
+    def linux(self):
+        """The version of the machine's kernel, two numbers."""
+        return tuple(map(int, self.run("uname", "-r").stdout.split("-")[0].split(".")[:2]))
+
     def modprobe(self, *modules):
         """Loads modules of the machine's kernel."""
         self.run("modprobe", "-a", *modules)
