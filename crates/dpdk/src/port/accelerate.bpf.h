@@ -271,16 +271,11 @@ INLINE enum outcome look(const struct settings *now, struct packet *packet, cons
 	return look_at(now, packet, read16(frame + 12), header, end);
 }
 
-INLINE int is_tagged(const u8 *frame)
-{
-	return read16(frame + 12) == ETHERTYPE_VLAN;
-}
-
 /* As `look`, for frames with the tag of a VLAN as well, which has settings of its own: `now` becomes those. */
 INLINE enum outcome look_tagged(const struct settings **now, struct packet *packet, const u8 *frame, const u8 *end)
 {
 	const u8 *header = frame + ETHERNET + TAG;
-	if (header > end || !is_tagged(frame) || !is_to(*now, frame))
+	if (header > end || read16(frame + 12) != ETHERTYPE_VLAN || !is_to(*now, frame))
 		return look(*now, packet, frame, end);
 	u32 id = read16(frame + ETHERNET) & VLAN_ID;
 	const struct settings *vlan = bpf_map_lookup_elem(&vlans, &id);

@@ -486,16 +486,15 @@ impl Acceleration {
     /// # Errors
     /// The kernel refuses.
     pub fn take_vlans(&self, wanted: &BTreeMap<u16, Taken>) -> Result<(), Errno> {
-        let vlans = &self.vlans;
         let mut known = self.known_vlans.lock().unwrap_or_else(PoisonError::into_inner);
         let others: Vec<u16> =
             known.iter().copied().filter(|id| !wanted.contains_key(id)).collect();
         for id in others {
-            vlans.remove(&id.into())?;
+            self.vlans.remove(&id.into())?;
             known.remove(&id);
         }
         for (&id, wanted) in wanted {
-            vlans.put(&id.into(), &self.settings(wanted))?;
+            self.vlans.put(&id.into(), &self.settings(wanted))?;
             known.insert(id);
         }
         Ok(())

@@ -379,14 +379,14 @@ INLINE void put16(u8 *at, u16 number)
 }
 
 /* Writes the headers of a frame that leaves, whose IP header is there by now. */
-INLINE int write_headers(struct xdp_md *context, u64 own, u64 hop, u64 port, u32 offset, int is_ip4)
+INLINE int write_headers(struct xdp_md *context, u64 mac, u64 hop, u64 port, u32 offset, int is_ip4)
 {
 	u8 *frame = (u8 *)(long)context->data, *header = frame + offset;
 	/* Known, but not to the verifier. */
 	if (header + IPV4 > (u8 *)(long)context->data_end)
 		return 0;
 	put_mac(frame, hop >> 16);
-	put_mac(frame + 6, own);
+	put_mac(frame + 6, mac);
 	if (offset > ETHERNET) {
 		put16(frame + 12, ETHERTYPE_VLAN);
 		put16(frame + ETHERNET, port >> VLAN_SHIFT & VLAN_ID);
@@ -402,20 +402,21 @@ INLINE int send(struct xdp_md *context, const struct settings *now, const struct
 {
 	u32 number = hop >> 3 & (WAYS - 1);
 	const struct way *way = bpf_map_lookup_elem(&ways, &number);
-	u64 frame = way ? way->frame : 0, port = way ? way->port : 0;
-	if (!frame || !(now->generic || port & NATIVE))
+	u64 mac = way ? way->frame : 0, port = way ? way->port : 0;
+	if (!mac || !(now->generic || port & NATIVE))
 		return count(NO_WAY, XDP_PASS);
 	if (number == own->way)
 		return count(RETURNED, XDP_PASS);
-	if (length > frame >> 48)
+	if (length > mac >> 48)
 		return count(TOO_LONG, XDP_PASS);
 	if (bpf_redirect_map(&devices, port >> PORT_SHIFT & (PORTS - 1), XDP_PASS) != XDP_REDIRECT)
 		return count(NO_WAY, XDP_PASS);
 	int tag_now = port >> TAGGED_SHIFT & 1 ? TAG : 0;
 	if (tag != tag_now && bpf_xdp_adjust_head(context, tag - tag_now))
 		return count(NO_WAY, XDP_PASS);
-	int is_written = tag_now ? write_headers(context, frame, hop, port, ETHERNET + TAG, is_ip4) :
-				   write_headers(context, frame, hop, port, ETHERNET, is_ip4);
+	/* By constants, of which the verifier knows where the header is. */
+	int is_written = tag_now ? write_headers(context, mac, hop, port, ETHERNET + TAG, is_ip4) :
+				   write_headers(context, mac, hop, port, ETHERNET, is_ip4);
 	if (!is_written)
 		return count(MALFORMED, XDP_DROP);
 	note_open(now);
@@ -456,6 +457,7 @@ SECTION("xdp") int turnpike_forward(struct xdp_md *context)
 		outcome = STALLED;
 	if (outcome != REDIRECTED)
 		return count(outcome, XDP_PASS);
+	/* By constants, as above. */
 	return own == now ? forward(context, now, own, packet.route, ETHERNET) :
 			    forward(context, now, own, packet.route, ETHERNET + TAG);
 }

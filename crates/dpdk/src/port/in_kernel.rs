@@ -237,9 +237,12 @@ impl KernelTables {
         // Until all of it is there, packets are the kernel's.
         frame.store(0, Ordering::Release);
         let Some(way) = way else {
-            // Those of VLANs, which have no device of their own, have greater numbers.
+            // Ways by VLANs, whose numbers are greater, have no device of their own.
+            if number >= PORTS {
+                return Ok(());
+            }
             return match self.maps.devices.remove(&(number as u32)) {
-                Err(Errno::ENOENT | Errno::EINVAL) | Ok(()) => Ok(()),
+                Err(Errno::ENOENT) | Ok(()) => Ok(()),
                 other => other,
             };
         };

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use api::report;
 use control::config::Config;
 use control::rib::{Rib, Treatment};
-use dataplane::interface::VrfId;
+use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::port::PortId;
 use dpdk::{Errno, Outcome, Prefixes, Taken};
 use ipnet::IpNet;
@@ -150,17 +150,14 @@ impl Accelerated {
     /// Begins to make the maps from the FIB, and follows it from now on. Programs that forward themselves have the FIB.
     fn begin(&mut self, rib: &mut Rib, in_kernel: bool) -> Result<(), Errno> {
         let prefixes = Prefixes::shared()?;
-        match in_kernel {
-            true => self.ways = Some(Ways::new(&prefixes)?),
-            false => {
-                rib.follow_installed(VrfId::DEFAULT);
-                self.walk = Some((Walk::default(), Instant::now()));
-            }
-        }
-        self.prefixes = Some(prefixes);
         if !in_kernel {
+            rib.follow_installed(VrfId::DEFAULT);
+            self.walk = Some((Walk::default(), Instant::now()));
+            self.prefixes = Some(prefixes);
             return Ok(());
         }
+        self.ways = Some(Ways::new(&prefixes)?);
+        self.prefixes = Some(prefixes);
         let stay = self.stay.clone();
         self.treat_anew(&stay, rib);
         self.keep()
@@ -316,9 +313,9 @@ fn accelerated(devices: &Devices) -> impl Iterator<Item = (&OpenPort, &dpdk::Acc
     devices.ports.iter().filter_map(|open| Some((open, open.port.acceleration()?)))
 }
 
-/// Returns the packets to be taken of an interface or VLAN device with this name. One whose settings cannot be read forwards
-/// nothing.
-pub(super) fn families(name: &str, mac: [u8; 6], look: &Look) -> Families {
+/// Returns the packets to be taken of an interface or VLAN device with this name and number. One whose settings cannot be
+/// read forwards nothing.
+pub(super) fn families(name: &str, id: InterfaceId, mac: [u8; 6], look: &Look) -> Families {
     let off = |on: bool, sysctl: String| (!on).then(|| format!("{sysctl} is 0"));
     let strict = || {
         // The kernel takes the greater one.
@@ -336,9 +333,8 @@ pub(super) fn families(name: &str, mac: [u8; 6], look: &Look) -> Families {
     let ip6_sysctl = || "net.ipv6.conf.all.forwarding".to_owned();
     let ip6 = reason.clone().or_else(|| off(look.ip6_forwarding, ip6_sysctl()));
     let (four, six) = (ip4.is_none(), ip6.is_none());
-    let longest = look.longest;
-    let (partial_checksums, way) = (false, 0);
-    let taken = Taken { mac, longest, ip4: four, ip6: six, partial_checksums, way };
+    let (longest, way) = (look.longest, id.index() as u16);
+    let taken = Taken { mac, longest, ip4: four, ip6: six, partial_checksums: false, way };
     Families { taken, ip4, ip6 }
 }
 
@@ -471,9 +467,8 @@ impl Owner {
     /// Returns the packets that an interface and its VLANs are to take.
     fn wanted(&self, open: &OpenPort, acceleration: &dpdk::Acceleration, look: &Look) -> Now {
         let (program, mac) = (acceleration.number(), open.port.mac());
-        let mut own = families(&open.name, mac, look);
+        let mut own = families(&open.name, open.id.into(), mac, look);
         own.taken.partial_checksums = open.port.partial_checksums();
-        own.taken.way = open.id.index() as u16;
         Now { program, own, vlans: self.wanted_vlans(open.id, mac, look) }
     }
 

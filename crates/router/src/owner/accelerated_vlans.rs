@@ -80,8 +80,7 @@ impl Owner {
     /// Returns the packets of an interface's VLANs that are to be taken.
     pub(super) fn wanted_vlans(&self, port: PortId, mac: [u8; 6], look: &Look) -> VlansNow {
         let now = |vlan: &Vlan| {
-            let mut families = families(&vlan.name, mac, look);
-            families.taken.way = vlan.id.index() as u16;
+            let families = families(&vlan.name, vlan.id, mac, look);
             (vlan.tag.id, VlanNow { name: vlan.name.clone(), families })
         };
         self.vlans_on(port).map(now).collect()
