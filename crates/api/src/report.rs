@@ -1414,6 +1414,9 @@ pub struct AcceleratedInterface {
     /// Its VLANs, of which frames with one 802.1Q tag are accelerated.
     #[serde(default)]
     pub vlans: Vec<AcceleratedVlan>,
+    /// Of a bond: its ports.
+    #[serde(default)]
+    pub bond_ports: Vec<AcceleratedBondPort>,
     /// The longest IP packet that is accelerated, in bytes: the least MTU of the interfaces. Programs that forward themselves
     /// take longer ones as well, up to the MTU of the outgoing interface.
     pub longest: u16,
@@ -1435,6 +1438,17 @@ pub struct AcceleratedVlan {
     pub ip4: AcceleratedFamily,
     /// IPv6.
     pub ip6: AcceleratedFamily,
+}
+
+/// A port of an accelerated bond.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AcceleratedBondPort {
+    /// Its name.
+    pub name: String,
+    /// True if the bond's program looks at its frames.
+    pub accelerated: bool,
+    /// The reason why its frames stay with the kernel.
+    pub reason: Option<String>,
 }
 
 /// An address family on an accelerated interface.

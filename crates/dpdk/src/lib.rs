@@ -75,10 +75,10 @@ pub use port::in_kernel::{KernelTables, WAYS, WayOut};
 pub use port::queues::{ControlQueues, DESCRIPTORS_MOST, Thresholds};
 pub use port::rss::{Rss, RssConfig, RssTable, SYMMETRIC as SYMMETRIC_RSS_KEY};
 pub use port::{
-    DeviceEvent, DeviceEvents, Fec, FlowCount, FlowRefusal, FlowRule, Happening, Link, LinkDetails,
-    LinkWatch, LinkWish, MulticastFilter, Multicasts, Offload, OffloadReason, OffloadState,
-    OffloadWishes, Offloads, Pause, Port, PortConfig, Stats, data_room, interface_user, is_port,
-    kernel_mtu,
+    BondPort, DeviceEvent, DeviceEvents, Fec, FlowCount, FlowRefusal, FlowRule, Happening, Link,
+    LinkDetails, LinkWatch, LinkWish, MulticastFilter, Multicasts, Offload, OffloadReason,
+    OffloadState, OffloadWishes, Offloads, Pause, Port, PortConfig, Stats, data_room,
+    interface_user, is_port, kernel_mtu,
 };
 pub use queue::{RxQueue, Sent, TxQueue, Unsent};
 pub use ring::{Consumer, Producer, Ring};

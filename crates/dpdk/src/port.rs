@@ -8,6 +8,7 @@
 //! [`Port::driver`] and [`Port::notes`] report the driver and the reason.
 
 pub(crate) mod accelerate;
+mod bond_ports;
 pub(crate) mod book;
 mod bpf;
 mod control;
@@ -30,7 +31,7 @@ mod rings;
 pub(crate) mod rss;
 mod sockets;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -42,6 +43,8 @@ use std::time::{Duration, Instant};
 use dpdk_sys as sys;
 
 use self::accelerate::Acceleration;
+pub use self::bond_ports::BondPort;
+use self::bond_ports::BondPorts;
 use self::control::ControlProgram;
 pub use self::events::{DeviceEvent, DeviceEvents, Happening};
 use self::filter::Filter;
@@ -269,6 +272,8 @@ pub(crate) struct OpenPort {
     rx_queues: u16,
     tx_queues: u16,
     multicast: Mutex<multicast::State>,
+    /// Of an accelerated bond.
+    bond_ports: Option<Mutex<BondPorts>>,
     kernel: Option<KernelInterface>,
 }
 
@@ -469,6 +474,35 @@ impl Port {
     /// Returns the program by which it takes packets of an interface that stays the kernel's; `None`: it has all.
     pub fn acceleration(&self) -> Option<&Acceleration> {
         self.open.acceleration.as_ref()
+    }
+
+    /// Returns true if it is an accelerated bond of the kernel.
+    pub fn is_bond(&self) -> bool {
+        self.open.bond_ports.is_some()
+    }
+
+    /// Looks at frames of these ports of a bond from now on, by which the bond receives, and at none of others. Returns
+    /// the ports whose frames stay with the kernel nevertheless, by the kernel's number, with the reasons.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn follow_bond(&self, ports: &[BondPort]) -> Result<BTreeMap<u32, String>, Errno> {
+        let (Some(acceleration), Some(bond)) = (&self.open.acceleration, &self.open.bond_ports)
+        else {
+            return Ok(BTreeMap::new());
+        };
+        let mut prepared = bond.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut taken, mut refused) = (BTreeSet::new(), BTreeMap::new());
+        for port in ports.iter().filter(|port| port.receives) {
+            match prepared.prepare(port) {
+                Ok(()) => _ = taken.insert(port.index),
+                Err(why) => _ = refused.insert(port.index, why),
+            }
+        }
+        acceleration.take_bond_ports(&taken)?;
+        // Not before: frames of a port without tags must not be taken.
+        prepared.keep(ports);
+        Ok(refused)
     }
 
     /// Returns the queues for control traffic, the last of each kind.
@@ -688,12 +722,16 @@ fn open_accelerated(
 ) -> Result<OpenPort, Error> {
     let name = kernel.name.clone();
     let refuse = |problem: String| config.refuse(problem);
-    kernel.check_accelerated().map_err(refuse)?;
+    kernel.check_accelerated(config.in_kernel.is_some()).map_err(refuse)?;
     let failed = |errno| config.error(format!("{name}: reading the MTU"), errno);
     let mtu = kernel.mtu().map_err(failed)?;
     let ways = (config.in_kernel, config.flows);
-    let acceleration = Acceleration::attach(&name, kernel.index(), ways).map_err(refuse)?;
-    notes.extend(kernel.prepare_xdp());
+    let bond = kernel.is_bond().then(Mutex::default);
+    let acceleration =
+        Acceleration::attach(&name, kernel.index(), ways, bond.is_some()).map_err(refuse)?;
+    if bond.is_none() {
+        notes.extend(kernel.prepare_xdp());
+    }
     let started = match config.in_kernel {
         None => start_af_xdp_in_time(eal, config, pool, &mut kernel, mtu, &mut notes)?,
         Some(_) => start_silent(eal, config, pool, &kernel)?,
@@ -706,7 +744,7 @@ fn open_accelerated(
     };
     notes.push(how);
     let mut open = OpenPort::new(started, config, notes, mtu, Some(kernel));
-    open.acceleration = Some(acceleration);
+    (open.acceleration, open.bond_ports) = (Some(acceleration), bond);
     Ok(open)
 }
 
@@ -1112,7 +1150,7 @@ impl OpenPort {
         // Other devices' drivers refuse frames that they cannot send.
         let longest = kernel.as_ref().map_or(u32::MAX, |_| u32::from(mtu) + ETHERNET_LEN);
         let longest = longest.into();
-        let (control, acceleration) = (None, None);
+        let (control, acceleration, bond_ports) = (None, None, None);
         Self {
             control,
             started,
@@ -1124,6 +1162,7 @@ impl OpenPort {
             rx_queues,
             tx_queues,
             multicast,
+            bond_ports,
             kernel,
         }
     }

@@ -72,6 +72,8 @@ pub struct Options {
     /// True if the fast path takes packets of established flows only that the kernel's rules let pass, and translates them
     /// as its connection tracking does.
     pub flows: bool,
+    /// True if the fast path forwards by the ports of bonds.
+    pub bonds: bool,
     /// XDP programs of the fast path itself, by number.
     pub own_programs: BTreeSet<u32>,
 }
@@ -282,7 +284,7 @@ impl Inspector {
         let translation = self.packet_filters(&links, &mut all);
         let interface =
             |link: &Link| Interface { name: link.name.clone(), device: link.kind.clone() };
-        let interfaces = links.taken().map(interface).collect();
+        let interfaces = links.routed().map(interface).collect();
         Ok(Inspection { interfaces, ..self.finish(all, translation) })
     }
 

@@ -29,6 +29,7 @@ const IFLA_XDP_DRV_PROG_ID: u16 = 5;
 const IFLA_XDP_SKB_PROG_ID: u16 = 6;
 const IFLA_XDP_HW_PROG_ID: u16 = 7;
 
+const BOND: &str = "bond";
 const MACVLAN_MODE_PASSTHRU: u32 = 8;
 /// `linux/if_arp.h`.
 const ARPHRD_ETHER: u16 = 1;
@@ -160,6 +161,17 @@ impl Links {
         self.wanted.iter().filter_map(|name| self.find(name))
     }
 
+    /// Returns the interfaces to be accelerated that packets are routed over: without the ports of bonds among them.
+    pub fn routed(&self) -> impl Iterator<Item = &Link> {
+        self.taken().filter(|link| !self.is_bond_port(link))
+    }
+
+    /// Returns true for a port of a bond that is to be accelerated.
+    fn is_bond_port(&self, link: &Link) -> bool {
+        let master = link.master.and_then(|index| self.by_index.get(&index));
+        master.is_some_and(|master| master.kind == BOND && self.is_taken(&master.name))
+    }
+
     /// Returns true if this is the name of an interface to be accelerated.
     pub fn is_taken(&self, name: &str) -> bool {
         self.wanted.iter().any(|wanted| wanted == name)
@@ -197,8 +209,9 @@ impl Links {
             let message = format!("interface {} has no Ethernet frames", link.name);
             return vec![refuse(Kind::Interface, link, message, "leave it out")];
         }
-        let own = own_kind(link).into_iter();
-        let master = link.master.map(|index| self.of_master(link, index));
+        let own = own_kind(link, options).into_iter();
+        let is_known = options.bonds && self.is_bond_port(link);
+        let master = link.master.filter(|_| !is_known).map(|index| self.of_master(link, index));
         let programs =
             link.programs.iter().filter(|program| !options.own_programs.contains(&program.id));
         let programs = programs.map(|program| of_program(link, program));
@@ -218,11 +231,13 @@ impl Links {
                 format!("{of} is in VRF {name}, whose table the programs do not have"),
                 &format!("take it out: ip link set {of} nomaster, or leave it out"),
             ),
-            "bond" | "team" => refuse(
+            BOND | "team" => refuse(
                 Kind::Bond,
                 link,
                 format!("{of} is a member of {kind} {name}, whose packets it carries"),
-                &format!("take it out: ip link set {of} nomaster"),
+                &format!(
+                    "take it out: ip link set {of} nomaster; or, of a bond, accelerate {name} --in-kernel"
+                ),
             ),
             "bridge" => refuse(
                 Kind::Bridge,
@@ -262,13 +277,20 @@ impl Links {
 }
 
 /// Returns the finding about devices that are no place for a program of their own.
-fn own_kind(link: &Link) -> Option<Finding> {
+fn own_kind(link: &Link, options: &Options) -> Option<Finding> {
     let (name, kind) = (&link.name, link.kind.as_str());
     match kind {
-        "bond" | "team" => Some(refuse(
+        BOND if options.bonds => None,
+        BOND => Some(refuse(
             Kind::Bond,
             link,
-            format!("{name} is a {kind}: AF_XDP sockets get no packets of its members by it"),
+            format!("{name} is a bond: AF_XDP sockets get no packets of its members by it"),
+            "accelerate --in-kernel takes bonds; else leave it out",
+        )),
+        "team" => Some(refuse(
+            Kind::Bond,
+            link,
+            format!("{name} is a team: XDP programs get no packets of its members by it"),
             "leave it out",
         )),
         "bridge" => Some(refuse(
@@ -334,5 +356,34 @@ pub fn some<'a>(names: impl Iterator<Item = &'a str>) -> String {
     match names.len().saturating_sub(NAMES) {
         0 => shown,
         more => format!("{shown} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(index: u32, name: &str, kind: &str, master: Option<u32>) -> Link {
+        let (name, kind) = (name.to_owned(), kind.to_owned());
+        Link { index, name, kind, master, hardware: ARPHRD_ETHER, ..Link::default() }
+    }
+
+    #[test]
+    fn a_bond_is_accelerated_with_its_ports_or_refused() {
+        let all = || vec![link(2, "lag", BOND, None), link(3, "eth0", "", Some(2))];
+        let of = |names: &[&str], bonds| {
+            let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+            let links = Links::new(all(), &names);
+            let options = Options { bonds, ..Options::default() };
+            let routed: Vec<_> = links.routed().map(|link| link.name.clone()).collect();
+            (
+                links.findings(&options).iter().filter(|of| of.action == Action::Refuse).count(),
+                routed,
+            )
+        };
+        let lag = vec!["lag".to_owned()];
+        assert_eq!(of(&["lag", "eth0"], true), (0, lag.clone()));
+        assert_eq!(of(&["lag"], false), (1, lag));
+        assert_eq!(of(&["eth0"], true), (1, vec!["eth0".to_owned()]), "a port alone");
     }
 }

@@ -64,7 +64,7 @@ impl Settings {
 pub fn read(links: &Links) -> Vec<Settings> {
     let read =
         |path: &str| fs::read_to_string(format!("/proc/sys/net/{path}")).ok()?.trim().parse().ok();
-    links.taken().map(|link| Settings::read(&link.name, &read)).collect()
+    links.routed().map(|link| Settings::read(&link.name, &read)).collect()
 }
 
 /// Returns the findings.

@@ -6,15 +6,18 @@ use kernel_rules::{Action, Exceptions, Filters, Inspection, Kind, Options};
 /// The kernel's kind of VLAN devices.
 pub const VLAN: &str = "vlan";
 
+/// The kernel's kind of bonds.
+pub const BOND: &str = "bond";
+
 /// The beginning of a configuration.
 const MODULE: &str = "local turnpike = require \"turnpike\"\n";
 
 /// Returns the abilities of accelerated interfaces, for an inspection of the kernel's rules. Those whose XDP programs
-/// forward themselves have no filters; others may take packets of established flows only.
+/// forward themselves have no filters, and may be bonds; others may take packets of established flows only.
 pub fn rules_options(of: &Acceleration) -> Options {
     let exceptions = Exceptions { destinations: true, sources: false };
     let (bypass, filters, flows) = (of.bypass.clone(), !of.in_kernel, of.flows);
-    Options { bypass, exceptions, filters, flows, ..Options::default() }
+    Options { bypass, exceptions, filters, flows, bonds: of.in_kernel, ..Options::default() }
 }
 
 /// An interface to be accelerated.

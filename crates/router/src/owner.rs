@@ -50,6 +50,7 @@
 //! | `state.rs` | what the owner holds, by concern |
 
 mod accelerate;
+mod accelerated_bonds;
 mod accelerated_vlans;
 mod api;
 mod apply;

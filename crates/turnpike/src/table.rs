@@ -15,11 +15,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use anyhow::{Result, bail};
 use api::report::{
-    AcceleratedFamily, AcceleratedFlows, AcceleratedInterface, AcceleratedVlan, Acceleration,
-    Class, ColourCounts, Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows,
-    HostInterface, Interface, Multicast, MulticastPort, Neighbour, Offload, Path, Policing, Port,
-    PrefixSet, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, SourceReport,
-    Status, Steps, Vrf,
+    AcceleratedBondPort, AcceleratedFamily, AcceleratedFlows, AcceleratedInterface,
+    AcceleratedVlan, Acceleration, Class, ColourCounts, Compiler, Counters, Families, Filter,
+    FilterRule, FilterVerdict, Flows, HostInterface, Interface, Multicast, MulticastPort,
+    Neighbour, Offload, Path, Policing, Port, PrefixSet, Remote, ResolvedPath, Route, RouteAnswer,
+    RouteSummary, SetElement, SourceReport, Status, Steps, Vrf,
 };
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
@@ -802,8 +802,18 @@ fn accelerated_flows(flows: &AcceleratedFlows) -> String {
 
 /// Formats the state of an accelerated interface.
 fn accelerated(interface: &AcceleratedInterface) -> String {
-    let AcceleratedInterface { name, mode, reason, ip4, ip6, vlans, longest, closed, packets: _ } =
-        interface;
+    let AcceleratedInterface {
+        name,
+        mode,
+        reason,
+        ip4,
+        ip6,
+        vlans,
+        bond_ports,
+        longest,
+        closed,
+        packets: _,
+    } = interface;
     let family = |name: &str, family: &AcceleratedFamily| match &family.reason {
         None => format!("{name} accelerated"),
         Some(reason) => format!("{name} by the kernel ({reason})"),
@@ -819,7 +829,12 @@ fn accelerated(interface: &AcceleratedInterface) -> String {
     let closed =
         closed.as_ref().map_or(String::new(), |why| format!("; no packet leaves by it ({why})"));
     let vlan = |of: &AcceleratedVlan| format!("\n  {}: {}", of.name, families(&of.ip4, &of.ip6));
-    own + &closed + &vlans.iter().map(vlan).collect::<String>()
+    let port = |of: &AcceleratedBondPort| match &of.reason {
+        None => format!("\n  port {}", of.name),
+        Some(reason) => format!("\n  port {}: by the kernel ({reason})", of.name),
+    };
+    let below = bond_ports.iter().map(port).chain(vlans.iter().map(vlan));
+    own + &closed + &below.collect::<String>()
 }
 
 /// Formats one line a class, then the limits of ICMP errors.

@@ -4,16 +4,20 @@ use std::collections::BTreeSet;
 use std::io;
 
 use super::message::{
-    AF_UNSPEC, IFF_UP, IFLA_MASTER, Malformed, Messages, NLMSG_DONE, NLMSG_ERROR, RTM_GETLINK,
-    RTM_NEWLINK, Raw, attributes, error_number,
+    AF_UNSPEC, IFF_UP, IFLA_MASTER, Malformed, Messages, NLM_F_DUMP, NLMSG_DONE, NLMSG_ERROR,
+    RTM_GETLINK, RTM_NEWLINK, Raw, attributes, error_number,
 };
-use super::request::dump;
+use super::request::{Request, dump};
 use super::socket::{Received, Socket};
 
 const IFLA_IFNAME: u16 = libc::IFLA_IFNAME;
 const IFLA_LINK: u16 = libc::IFLA_LINK;
 const IFLA_LINKINFO: u16 = libc::IFLA_LINKINFO;
 const IFLA_INFO_KIND: u16 = libc::IFLA_INFO_KIND;
+const IFLA_INFO_SLAVE_KIND: u16 = 4;
+const IFLA_INFO_SLAVE_DATA: u16 = 5;
+const IFLA_BOND_SLAVE_STATE: u16 = 1;
+const BOND_STATE_BACKUP: u8 = 1;
 /// Bytes of `struct ifinfomsg`.
 const FIXED: usize = 16;
 
@@ -34,6 +38,8 @@ pub struct Described {
     pub master: Option<u32>,
     /// The index of the interface that it is on: of a VLAN, MACVLAN or IPVLAN device.
     pub below: Option<u32>,
+    /// True for a port of a bond by which the bond does not receive for the time being.
+    pub is_spare: bool,
 }
 
 /// Returns the interfaces of the caller's network namespace, by their indexes.
@@ -41,10 +47,27 @@ pub struct Described {
 /// # Errors
 /// The kernel does not answer.
 pub fn interfaces() -> io::Result<Vec<Described>> {
+    ask(&dump(RTM_GETLINK, AF_UNSPEC, FIXED, 1))
+}
+
+/// Returns the interfaces that belong to a bond, bridge or VRF device with this index.
+///
+/// # Errors
+/// The kernel does not answer.
+pub fn belonging_to(master: u32) -> io::Result<Vec<Described>> {
+    let request = Request::new(RTM_GETLINK, NLM_F_DUMP, 1, &[0; FIXED]);
+    let mut all = ask(&request.attribute(IFLA_MASTER, &master.to_ne_bytes()).finish())?;
+    // Where the kernel does not select them itself.
+    all.retain(|of| of.master == Some(master));
+    Ok(all)
+}
+
+/// Sends a request for interfaces and reads the answer.
+fn ask(request: &[u8]) -> io::Result<Vec<Described>> {
     let invalid = |error: Malformed| io::Error::new(io::ErrorKind::InvalidData, error);
     let socket = Socket::open(0)?;
     socket.set_timeout(5)?;
-    socket.send(&dump(RTM_GETLINK, AF_UNSPEC, FIXED, 1))?;
+    socket.send(request)?;
     let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
     let mut buffer = vec![0; 1 << 17];
     loop {
@@ -85,17 +108,31 @@ fn describe(message: &Raw<'_>) -> Result<Described, Malformed> {
             IFLA_IFNAME => described.name = text(attribute.value),
             IFLA_MASTER => described.master = Some(attribute.u32()?).filter(|index| *index != 0),
             IFLA_LINK => described.below = Some(attribute.u32()?).filter(|index| *index != 0),
-            IFLA_LINKINFO => attributes(message.kind, attribute.value, |info| {
-                if info.kind == IFLA_INFO_KIND {
-                    described.kind = Some(text(info.value));
-                }
+            IFLA_LINKINFO => describe_kind(message.kind, attribute.value, &mut described)?,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(described)
+}
+
+/// Reads the kinds of an interface and of its place in another one.
+fn describe_kind(message: u16, info: &[u8], described: &mut Described) -> Result<(), Malformed> {
+    let mut place = (None, false);
+    attributes(message, info, |info| {
+        match info.kind {
+            IFLA_INFO_KIND => described.kind = Some(text(info.value)),
+            IFLA_INFO_SLAVE_KIND => place.0 = Some(text(info.value)),
+            IFLA_INFO_SLAVE_DATA => attributes(message, info.value, |data| {
+                place.1 |= data.kind == IFLA_BOND_SLAVE_STATE && data.value == [BOND_STATE_BACKUP];
                 Ok(())
             })?,
             _ => {}
         }
         Ok(())
     })?;
-    Ok(described)
+    described.is_spare = place.0.as_deref() == Some("bond") && place.1;
+    Ok(())
 }
 
 fn text(value: &[u8]) -> String {
@@ -116,6 +153,32 @@ mod tests {
             (lo.index, lo.is_ethernet, lo.master, lo.kind.as_deref()),
             (1, false, None, None)
         );
+    }
+
+    /// An attribute of attributes.
+    fn nested(kind: u16, inner: &[(u16, &[u8])]) -> (u16, Vec<u8>) {
+        let inner = inner
+            .iter()
+            .fold(Request::new(0, 0, 0, &[]), |all, (kind, value)| all.attribute(*kind, value));
+        (kind, inner.finish().split_off(16))
+    }
+
+    #[test]
+    fn a_port_of_a_bond_is_a_spare_or_not() {
+        let of = |kind: &[u8], state: u8| {
+            let data = nested(IFLA_INFO_SLAVE_DATA, &[(IFLA_BOND_SLAVE_STATE, &[state])]);
+            let info = nested(IFLA_LINKINFO, &[(IFLA_INFO_SLAVE_KIND, kind), (data.0, &data.1)]);
+            let bytes = Request::new(RTM_NEWLINK, 0, 1, &[0; FIXED])
+                .attribute(IFLA_MASTER, &7_u32.to_ne_bytes())
+                .attribute(info.0, &info.1)
+                .finish();
+            let message = Messages(&bytes).next().unwrap().unwrap();
+            let described = describe(&message).unwrap();
+            (described.master, described.is_spare)
+        };
+        assert_eq!(of(b"bond\0", 1), (Some(7), true));
+        assert_eq!(of(b"bond\0", 0), (Some(7), false));
+        assert_eq!(of(b"bridge\0", 1), (Some(7), false), "another kind's data");
     }
 
     proptest! {

@@ -34,6 +34,7 @@ enum outcome {
 	UNSENT, /* not counted here, but by unsent.bpf.c */
 	NO_FLOW, /* where flows are followed: of none that the kernel has let pass */
 	ENDED, /* returned when its flow had ended, so that nobody knows the packet as it was received: dropped */
+	BOND_PORT, /* received by a port of a bond that the bond does not receive by, or that is not ready */
 	OUTCOMES,
 };
 
@@ -46,6 +47,8 @@ struct settings {
 	u8 flows; /* packets of flows only */
 	u8 partial; /* checksums may be left to the device */
 	u16 way; /* the number of the interface or VLAN as a way out */
+	u8 bond; /* the interface is a bond */
+	u8 unused;
 };
 
 struct {

@@ -79,11 +79,13 @@ pub enum Outcome {
     NoFlow,
     /// Dropped: returned when its flow had ended.
     Ended,
+    /// To the kernel: received by a port of a bond that is a spare, or not ready. Only with [`KernelTables`].
+    BondPort,
 }
 
 impl Outcome {
     /// All, in the program's order.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Redirected,
         Self::NoSocket,
         Self::Off,
@@ -103,6 +105,7 @@ impl Outcome {
         Self::Unsent,
         Self::NoFlow,
         Self::Ended,
+        Self::BondPort,
     ];
 
     /// Returns its name for operators.
@@ -127,6 +130,7 @@ impl Outcome {
             Self::Unsent => "unsent",
             Self::NoFlow => "no-flow",
             Self::Ended => "flow-ended",
+            Self::BondPort => "bond-port",
         }
     }
 }
@@ -160,9 +164,11 @@ struct Settings {
     flows: u8,
     partial: u8,
     way: u16,
+    bond: u8,
+    unused: u8,
 }
 
-const _: () = assert!(size_of::<Settings>() == 16);
+const _: () = assert!(size_of::<Settings>() == 18);
 
 /// `struct key4`.
 #[repr(C)]
@@ -388,6 +394,37 @@ pub struct Acceleration {
     forwards: Option<(Arc<KernelTables>, u8)>,
     /// Frames that were not sent for an earlier program of this number.
     unsent_before: u64,
+    /// Of a bond: the ports whose frames it looks at.
+    bond_ports: Option<Set>,
+}
+
+/// Keys in a map of programs.
+struct Set {
+    map: Map<u32, u8>,
+    known: Mutex<BTreeSet<u32>>,
+}
+
+impl Set {
+    fn new(map: Map<u32, u8>) -> Self {
+        Self { map, known: Mutex::default() }
+    }
+
+    /// Has these keys in the map, and no others.
+    fn replace(&self, wanted: &BTreeSet<u32>) -> Result<(), Errno> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let others: Vec<u32> = known.difference(wanted).copied().collect();
+        for key in others {
+            self.map.remove(&key)?;
+            known.remove(&key);
+        }
+        for &key in wanted {
+            if !known.contains(&key) {
+                self.map.put(&key, &1)?;
+                known.insert(key);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Acceleration {
@@ -401,6 +438,7 @@ impl Acceleration {
         name: &str,
         interface: u32,
         (in_kernel, flows): (Option<u8>, bool),
+        is_bond: bool,
     ) -> Result<Self, String> {
         let no_maps = |errno| problem("making maps", errno);
         let prefixes = Prefixes::shared().map_err(no_maps)?;
@@ -422,6 +460,9 @@ impl Acceleration {
         // SAFETY: so `accelerate.bpf.h` declares them.
         let (settings, vlans, outcomes) =
             unsafe { (loaded.map(c"settings")?, loaded.map(c"vlans")?, loaded.map(c"outcomes")?) };
+        // SAFETY: so `in_kernel.bpf.c` declares it.
+        let bond_ports =
+            is_bond.then(|| unsafe { loaded.map(c"bond_ports") }.map(Set::new)).transpose()?;
         let name_of_program =
             if forwards.is_some() { c"turnpike_forward" } else { c"xsk_def_prog" };
         let (program, returns) =
@@ -429,6 +470,12 @@ impl Acceleration {
         // With its descriptors of maps.
         drop(loaded);
         let (link, generic) = attach(name, interface, &program)?;
+        if let (true, Some(why)) = (is_bond, &generic) {
+            // The kernel's stack takes the tags from frames before it runs the program of a bond.
+            return Err(format!(
+                "{name} is a bond, whose mode and all ports' drivers must take XDP programs: {why}"
+            ));
+        }
         let accelerated = Self {
             _link: link,
             returns,
@@ -443,6 +490,7 @@ impl Acceleration {
             flows,
             forwards,
             unsent_before,
+            bond_ports,
         };
         accelerated.take(&Taken::default()).map_err(|errno| problem("settings", errno))?;
         bpf::examine_live(interface).map_err(|errno| {
@@ -509,7 +557,13 @@ impl Acceleration {
             None => (longest, 0),
             Some((_, number)) => (u16::MAX, *number),
         };
-        Settings { mac, longest, ip4, ip6, generic, interface, flows, partial, way }
+        let (bond, unused) = (self.bond_ports.is_some().into(), 0);
+        Settings { mac, longest, ip4, ip6, generic, interface, flows, partial, way, bond, unused }
+    }
+
+    /// Looks at frames of these ports of a bond from now on, by the kernel's numbers, and at none of others.
+    pub(super) fn take_bond_ports(&self, ports: &BTreeSet<u32>) -> Result<(), Errno> {
+        self.bond_ports.as_ref().map_or(Ok(()), |known| known.replace(ports))
     }
 
     /// Returns the tables by which its program forwards itself; `None`: it takes packets for the port.

@@ -79,6 +79,15 @@ struct {
 	u32 *value;
 } devices SECTION(".maps");
 
+/* The ports of a bond, by the kernel's numbers, whose frames are looked at. Its program runs in their drivers. */
+struct {
+	int (*type)[BPF_MAP_TYPE_HASH];
+	int (*max_entries)[64];
+	int (*map_flags)[BPF_F_NO_PREALLOC];
+	u32 *key;
+	u8 *value;
+} bond_ports SECTION(".maps");
+
 /* The seed of flow hashes; 1 if some destinations are the kernel's whatever their route. */
 enum word { SEED, SOME_STAY, WORDS };
 MAPPED(words, u64, WORDS);
@@ -441,6 +450,13 @@ INLINE int forward(struct xdp_md *context, const struct settings *now, const str
 	return send(context, now, own, verdict.hop, length_of(header, is_ip4), is_ip4, offset - ETHERNET);
 }
 
+/* False for frames of a bond that has not received them: by a port that is a spare, or that is not ready. */
+INLINE int is_received(const struct xdp_md *context, const struct settings *now)
+{
+	u32 port = context->ingress_ifindex;
+	return !now->bond || bpf_map_lookup_elem(&bond_ports, &port);
+}
+
 SECTION("xdp") int turnpike_forward(struct xdp_md *context)
 {
 	const u8 *frame = (const u8 *)(long)context->data;
@@ -450,6 +466,8 @@ SECTION("xdp") int turnpike_forward(struct xdp_md *context)
 		return XDP_PASS;
 	if (is_returned(now))
 		return XDP_PASS;
+	if (!is_received(context, now))
+		return count(BOND_PORT, XDP_PASS);
 	struct packet packet = { 0 };
 	const struct settings *own = now;
 	enum outcome outcome = look_tagged(&own, &packet, frame, (const u8 *)(long)context->data_end);

@@ -317,15 +317,19 @@ impl KernelInterface {
     /// where XDP programs do not see it, and the frame looks like one of the port's own network. Returns a note if
     /// that is impossible.
     pub(super) fn prepare_xdp(&mut self) -> Option<String> {
-        self.clear_flag(FLAG_REMOVES_TAGS);
-        let flags = self.ethtool_value(ETHTOOL_GFLAGS, 0).unwrap_or(0);
-        (flags & FLAG_REMOVES_TAGS != 0).then(|| {
+        (!self.keep_tags()).then(|| {
             format!(
                 "{} removes VLAN tags from received frames, which then look untagged; for VLANs use driver = \
                  \"af_packet\"",
                 self.name
             )
         })
+    }
+
+    /// Has received frames keep their VLAN tags; false if that is impossible.
+    pub(super) fn keep_tags(&mut self) -> bool {
+        self.clear_flag(FLAG_REMOVES_TAGS);
+        self.ethtool_value(ETHTOOL_GFLAGS, 0).unwrap_or(0) & FLAG_REMOVES_TAGS == 0
     }
 
     /// Checks that AF_XDP can work here, as far as that is possible without receiving.
@@ -351,8 +355,13 @@ impl KernelInterface {
         }
     }
 
+    /// Returns true for a bond.
+    pub(super) fn is_bond(&self) -> bool {
+        self.interface.flags().is_ok_and(|flags| flags & libc::IFF_MASTER as i16 != 0)
+    }
+
     /// Checks that the interface can be accelerated, as far as its flags and its type say.
-    pub(super) fn check_accelerated(&self) -> Result<(), String> {
+    pub(super) fn check_accelerated(&self, in_kernel: bool) -> Result<(), String> {
         let name = &self.name;
         let unreadable = |errno| format!("device {name}: {errno}");
         if !self.interface.is_ethernet().map_err(unreadable)? {
@@ -362,8 +371,11 @@ impl KernelInterface {
         }
         let flags = self.interface.flags().map_err(unreadable)?;
         if flags & libc::IFF_SLAVE as i16 != 0 {
+            return Err(format!("device {name} belongs to a bond; name that, with in_kernel"));
+        }
+        if self.is_bond() && !in_kernel {
             return Err(format!(
-                "device {name} belongs to a bond, whose packets are not accelerated"
+                "device {name} is a bond, which has no AF_XDP sockets; bonds are accelerated with in_kernel"
             ));
         }
         if flags & libc::IFF_UP as i16 == 0 {

@@ -24,6 +24,7 @@ use super::super::boundaries::{Boundaries, Change, Treatments, Walk, last_addres
 use super::super::lease::Keeper;
 use super::super::ports::OpenPort;
 use super::Owner;
+use super::accelerated_bonds::{Bonds, PortNow};
 use super::accelerated_vlans::{VlanNow, VlansNow, taken};
 use super::in_kernel::{self, Ways};
 use super::kernel_flows::FollowedFlows;
@@ -56,6 +57,8 @@ pub(super) struct Accelerated {
     refused: BTreeSet<IpNet>,
     /// The packets that are taken, by port.
     interfaces: BTreeMap<PortId, Now>,
+    /// The ports of bonds.
+    pub(super) bonds: Bonds,
     /// The kernel's rules; `None` before they are read for the first time.
     rules: Option<KernelRules>,
     /// The interfaces and VLAN devices whose rules are read.
@@ -377,8 +380,10 @@ impl Owner {
         let longest = accelerated(&self.devices).map(|(open, _)| self.mtu_of(open)).min();
         let Some(longest) = longest else { return };
         let longest = self.least_vlan_mtu().map_or(longest, |mtu| mtu.min(longest));
+        self.follow_bonds();
         let ports = accelerated(&self.devices).map(|(open, _)| open.name.clone());
-        let names: Vec<String> = ports.chain(self.accelerated_vlan_names()).collect();
+        let on_them = self.accelerated_bond_ports().chain(self.accelerated_vlan_names());
+        let names: Vec<String> = ports.chain(on_them).collect();
         if names != self.accelerated.ruled {
             self.accelerated.read_rules_anew();
         }
@@ -559,6 +564,7 @@ impl Owner {
                 report::AcceleratedVlan { name: name.clone(), id: *id, ip4, ip6 }
             };
             let vlans = now.map_or_else(Vec::new, |now| now.vlans.iter().map(vlan).collect());
+            let bond_ports = self.accelerated.bonds.get(&open.id).into_iter().flatten();
             let counts = acceleration.counts().unwrap_or_default();
             let outcomes = Outcome::ALL.map(Outcome::name).map(str::to_owned).into_iter();
             report::AcceleratedInterface {
@@ -569,6 +575,7 @@ impl Owner {
                 ip4,
                 ip6,
                 vlans,
+                bond_ports: bond_ports.map(PortNow::report).collect(),
                 longest: now.map_or(0, |now| now.own.taken.longest),
                 closed: self
                     .accelerated

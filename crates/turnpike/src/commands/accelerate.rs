@@ -17,7 +17,7 @@ use kernel_rules::{Inspection, Kind};
 use machine::Machine;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use router::acceleration::{
-    Interface, VLAN, configuration, in_kernel_configuration, obstacles, rules_options,
+    BOND, Interface, VLAN, configuration, in_kernel_configuration, obstacles, rules_options,
 };
 use router::{ConfigSource, Language, Program};
 use rustix::net::sockopt::socket_peercred;
@@ -28,7 +28,7 @@ use crate::table;
 
 /// Kinds of devices whose packets have other ways than their own frames, and the reason for each.
 const REFUSED_KINDS: [(&str, &str); 6] = [
-    ("bond", "its frames are those of its ports"),
+    (BOND, "its frames are those of its ports, and only --in-kernel (in_kernel = true) takes them"),
     ("bridge", "it forwards frames by MAC"),
     ("openvswitch", "it forwards frames by flows"),
     ("team", "its frames are those of its ports"),
@@ -84,7 +84,7 @@ pub fn accelerate(args: &AccelerateArgs, program: &Program) -> Result<()> {
         return stop(&args.socket);
     }
     router::log::start();
-    let names = if args.all { all()? } else { args.interfaces.clone() };
+    let names = if args.all { all(args.in_kernel)? } else { args.interfaces.clone() };
     let file = PathBuf::from("turnpike accelerate");
     let text = match args.in_kernel {
         true => in_kernel_configuration(&names, &args.bypass),
@@ -115,11 +115,11 @@ fn with_forwarders(names: &[String], args: &AccelerateArgs) -> Result<String> {
 }
 
 /// Returns the interfaces that can be accelerated, and logs the others.
-fn all() -> Result<Vec<String>> {
+fn all(in_kernel: bool) -> Result<Vec<String>> {
     let all = interfaces().context("the kernel's interfaces")?;
     let mut names = Vec::new();
     for interface in all.iter().filter(|of| of.index != 1) {
-        match obstacle(interface, &all) {
+        match obstacle(interface, in_kernel, &all) {
             None => names.push(interface.name.clone()),
             Some(why) => tracing::info!("{}: not accelerated: {why}", interface.name),
         }
@@ -139,16 +139,20 @@ pub fn check(config: &Config) -> Result<()> {
         return Ok(());
     }
     let all = interfaces().context("the kernel's interfaces")?;
+    let Acceleration { in_kernel, leaves_vlans, flows, .. } = &config.acceleration;
     let problem = |port: &&config::Port| {
         let interface = all.iter().find(|of| of.name == port.name)?;
-        let why = obstacle(interface, &all)?;
+        let why = obstacle(interface, *in_kernel, &all)?;
         Some(format!("port \"{0}\": device {0} cannot be accelerated: {why}", port.name))
     };
     let mut problems: Vec<String> = accelerated.iter().filter_map(problem).collect();
     let mut names: Vec<String> = accelerated.iter().map(|port| port.name.clone()).collect();
-    let Acceleration { in_kernel, leaves_vlans, flows, .. } = &config.acceleration;
+    let of_bonds = bond_ports_of(&names, &all);
     if !leaves_vlans {
         names.extend(vlans_on(&names, &all));
+    }
+    if *in_kernel {
+        names.extend(of_bonds);
     }
     if *flows {
         problems.extend(kernel_rules::examine_connections().err().map(|error| error.to_string()));
@@ -180,6 +184,14 @@ pub fn vlans_on(names: &[String], all: &[Described]) -> Vec<String> {
     found
 }
 
+/// Returns the ports of the bonds among these interfaces, whose rules count for the bonds' packets.
+pub fn bond_ports_of(names: &[String], all: &[Described]) -> Vec<String> {
+    let is_bond = |of: &&Described| of.kind.as_deref() == Some(BOND) && names.contains(&of.name);
+    let bonds: Vec<u32> = all.iter().filter(is_bond).map(|of| of.index).collect();
+    let is_port = |of: &&Described| of.master.is_some_and(|index| bonds.contains(&index));
+    all.iter().filter(is_port).map(|of| of.name.clone()).collect()
+}
+
 fn inspect(names: &[String], of: &Acceleration) -> Result<Inspection> {
     kernel_rules::inspect_rules(names, &rules_options(of)).context("the kernel's rules")
 }
@@ -194,7 +206,7 @@ fn too_old(answer: std::io::Result<Option<netdev::Xdp>>) -> Option<String> {
 }
 
 /// Returns the reason why an interface, one of `all`, cannot be accelerated.
-fn obstacle(interface: &Described, all: &[Described]) -> Option<String> {
+fn obstacle(interface: &Described, in_kernel: bool, all: &[Described]) -> Option<String> {
     let name = &interface.name;
     if !interface.is_ethernet {
         return Some("it has no Ethernet frames".to_owned());
@@ -207,7 +219,8 @@ fn obstacle(interface: &Described, all: &[Described]) -> Option<String> {
         return Some(format!("it belongs to {kind} {name}, which has its packets"));
     }
     let kind = interface.kind.as_deref().unwrap_or_default();
-    if let Some((_, why)) = REFUSED_KINDS.iter().find(|(refused, _)| *refused == kind) {
+    let is_refused = |refused: &str| refused == kind && !(in_kernel && kind == BOND);
+    if let Some((_, why)) = REFUSED_KINDS.iter().find(|(refused, _)| is_refused(refused)) {
         return Some(format!("it is a {kind} device: {why}"));
     }
     let is_ipvlan = |of: &&Described| {
@@ -283,7 +296,7 @@ mod tests {
         let upper =
             Described { kind: Some("ipvlan".to_owned()), below: Some(6), ..interface("ipvl0", 7) };
         let all = [interface("eth0", 1), bridge, port, down, tunnel, shared, upper];
-        let reasons: Vec<_> = all.iter().map(|of| obstacle(of, &all)).collect();
+        let reasons: Vec<_> = all.iter().map(|of| obstacle(of, false, &all)).collect();
         assert_eq!(reasons[0], None);
         for (reason, words) in reasons[1..6].iter().zip([
             "it is a bridge device",
@@ -295,5 +308,19 @@ mod tests {
             let reason = reason.as_ref().unwrap();
             assert!(reason.contains(words), "{reason}");
         }
+    }
+
+    #[test]
+    fn bonds_are_taken_in_the_kernel_alone_and_their_ports_never() {
+        let bond = Described { kind: Some(BOND.to_owned()), ..interface("bond0", 2) };
+        let port = Described { master: Some(2), ..interface("eth1", 3) };
+        let all = [bond.clone(), port.clone(), interface("eth2", 4)];
+        assert!(obstacle(&bond, false, &all).unwrap().contains("--in-kernel"));
+        assert_eq!(obstacle(&bond, true, &all), None);
+        for in_kernel in [false, true] {
+            assert!(obstacle(&port, in_kernel, &all).unwrap().contains("belongs to bond bond0"));
+        }
+        assert_eq!(bond_ports_of(&["bond0".to_owned()], &all), ["eth1"]);
+        assert!(bond_ports_of(&["eth2".to_owned()], &all).is_empty());
     }
 }

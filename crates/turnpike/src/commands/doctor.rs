@@ -15,7 +15,7 @@ use machine::{Machine, cores};
 use router::acceleration::rules_options;
 use router::{ConfigSource, Program};
 
-use super::accelerate::vlans_on;
+use super::accelerate::{bond_ports_of, vlans_on};
 use super::check::LanguageArgs;
 use crate::doctor::{DpdkVersions, Patient, Wanted, accelerate, examine, text};
 
@@ -96,9 +96,13 @@ fn of_acceleration(args: &AccelerateArgs) -> Result<(String, ExitCode)> {
     let AccelerateArgs { in_kernel, flows, .. } = *args;
     let bypass = args.bypass.iter().copied().collect();
     let wanted = Acceleration { bypass, in_kernel, flows, ..Acceleration::default() };
+    let all = interfaces()?;
     let mut names = args.interfaces.clone();
     if !flows {
-        names.extend(vlans_on(&names, &interfaces()?));
+        names.extend(vlans_on(&args.interfaces, &all));
+    }
+    if in_kernel {
+        names.extend(bond_ports_of(&args.interfaces, &all));
     }
     let inspection = kernel_rules::inspect(&names, &rules_options(&wanted))?;
     let (machine, sample) = (Machine::here(), args.sample.map(Duration::from_secs));

@@ -10,7 +10,7 @@ use control::netlink::netdev::Xdp;
 use dataplane::polling::Wait;
 use kernel_rules::{Action, Family, Filters, Inspection, Kind, Packets, Unseen, WhyNot};
 use machine::Machine;
-use router::acceleration::VLAN;
+use router::acceleration::{BOND, VLAN};
 use serde::Serialize;
 
 use super::text::{INDENT, WIDTH, counts, finding as lines_of};
@@ -74,6 +74,8 @@ pub fn examine(
     let mut findings = of_machine(machine, xdp, inspection, checks);
     if in_kernel {
         findings.extend(ports(inspection).map(|one| of_way_out(&one.name, &xdp(&one.name))));
+        let bonds = ports(inspection).filter(|one| one.device == BOND);
+        findings.extend(bonds.filter_map(|one| of_bond(&one.name, &xdp(&one.name))));
     }
     findings.extend(ports(inspection).flat_map(|one| of_interface(machine, one)));
     findings.extend(inspection.findings.iter().map(of_rule));
@@ -174,6 +176,17 @@ fn of_way_out(name: &str, xdp: &io::Result<Option<Xdp>>) -> Finding {
             .cost("With --in-kernel acceleration is refused."),
         Err(error) => Finding::note(CHECK, format!("cannot tell: {name}: {error}")),
     }
+}
+
+/// Returns the finding about a bond whose ports do not all run its XDP program.
+fn of_bond(name: &str, xdp: &io::Result<Option<Xdp>>) -> Option<Finding> {
+    const CHECK: &str = "bond";
+    let takes_none = matches!(xdp, Ok(Some(xdp)) if !xdp.native);
+    takes_none.then(|| {
+        Finding::error(CHECK, format!("{name}: not all of its ports' drivers run XDP programs, or its mode allows none"))
+            .cost("Acceleration is refused.")
+            .mend(["a mode of balance-rr, active-backup, balance-xor or 802.3ad, without xmit_hash_policy vlan+srcmac".to_owned()])
+    })
 }
 
 fn of_interface(machine: &Machine, interface: &kernel_rules::Interface) -> Vec<Finding> {
@@ -359,6 +372,14 @@ mod tests {
             &inspection(findings, unseen),
             None,
         )
+    }
+
+    #[test]
+    fn a_bond_takes_programs_by_all_of_its_ports_or_not_at_all() {
+        let of = |native| of_bond("bond0", &Ok(Some(Xdp { native, ..Xdp::default() })));
+        assert_eq!(of(true), None);
+        assert_eq!(of(false).map(|finding| finding.severity), Some(Severity::Error));
+        assert_eq!(of_bond("bond0", &Ok(None)), None, "said of the kernel's age");
     }
 
     #[test]

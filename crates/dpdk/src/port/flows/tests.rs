@@ -23,8 +23,8 @@ const LOOPBACK: u32 = 1;
 const ACK: u8 = 0x10;
 
 /// `struct settings`, with room for each packet.
-fn settings(generic: bool, flows: bool, partial: bool) -> [u8; 16] {
-    let mut bytes = [0; 16];
+fn settings(generic: bool, flows: bool, partial: bool) -> [u8; 18] {
+    let mut bytes = [0; 18];
     bytes[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
     bytes[6..8].copy_from_slice(&1500_u16.to_ne_bytes());
     bytes[8..14].copy_from_slice(&[1, 1, generic.into(), 0, flows.into(), partial.into()]);
@@ -36,7 +36,7 @@ struct Programs {
     _alone: MutexGuard<'static, ()>,
     receive: OwnedFd,
     returns: OwnedFd,
-    settings: Map<u32, [u8; 16]>,
+    settings: Map<u32, [u8; 18]>,
     outcomes: Map<u32, u64>,
     _socket: OwnedFd,
     _sockets: Map<u32, u32>,
