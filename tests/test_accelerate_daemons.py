@@ -290,6 +290,7 @@ class Churn:
         self.box, self.chance = box, random.Random(seed)
         self.table = {}
         self.pool = [prefix for family in (4, 6) for prefix in self._pool(family, 600)]
+        self.frames = [self._frame(prefix[-1]) for prefix in self.pool]
 
     def _pool(self, family, count):
         base, lengths = (("172.16.0.0", (14, 18, 22, 24, 28, 32)) if family == 4 else ("2001:db8:4000::", (36, 44, 48, 56, 64, 128)))
@@ -300,6 +301,11 @@ class Churn:
             length = self.chance.choice(lengths)
             found[ipaddress.ip_network((host >> (bits - length) << (bits - length), length))] = None
         return list(found)
+
+    def _frame(self, address):
+        """A packet of host a to an address."""
+        ip = IP(src="10.0.1.2", dst=str(address)) if address.version == 4 else IPv6(src="fd00:1::2", dst=str(address))
+        return bytes(Ether(src=A_MAC, dst=ROUTER_MAC) / ip / UDP(sport=9, dport=9))
 
     def second(self):
         """Makes the changes of a second, and returns when it is over."""
@@ -334,9 +340,7 @@ class Churn:
 
         def agrees():
             counted = Counted(router, "eth0")
-            for address in addresses:
-                ip = IP(src="10.0.1.2", dst=str(address)) if address.version == 4 else IPv6(src="fd00:1::2", dst=str(address))
-                port.send(Ether(src=A_MAC, dst=ROUTER_MAC) / ip / UDP(sport=9, dport=9))
+            port.send(*self.frames)
             # The routes decide before the lease, which a busy machine lets end.
             decided = lambda: (counted["accelerated"] + counted["stalled"], counted["route"])  # noqa: E731
             assert wait_for(lambda: sum(decided()) >= len(addresses), 60), (decided(), status(router)["eth0"]["packets"])
