@@ -79,6 +79,20 @@ impl Device {
 }
 
 impl Device {
+    /// Returns true if another process, or the kernel, maps packet memory for this device: it can only do so if
+    /// [`EalConfig::lends_memory`](crate::EalConfig::lends_memory) said so.
+    pub fn lends_memory(&self) -> bool {
+        match self {
+            // Its peer may be vhost-user, or vhost of the kernel; a memif copies unless it is asked not to.
+            Self::Vdev { name, args } => {
+                name.contains("virtio_user") || name.contains("memif") && args.contains("zero-copy")
+            }
+            Self::Pci(_) | Self::Kernel(_) => false,
+        }
+    }
+}
+
+impl Device {
     /// Returns true if the device has interrupts of its own that DPDK can receive: a PCI device with MSI-X
     /// behind vfio-pci. A pin interrupt (INTx) may be shared, and uio_pci_generic supports no other.
     pub fn has_message_interrupts(&self) -> bool {
@@ -213,6 +227,17 @@ mod tests {
         assert_eq!(pci_address("0002:af:1f.7"), Some("0002:af:1f.7".into()));
         for wrong in ["01:00", "01:00.8", "1:00.0", "0:0000:01:00.0", "00g0:01:00.0", "01:00.00"] {
             assert_eq!(pci_address(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn devices_whose_peers_map_packet_memory_lend_it() {
+        let lends = |text: &str| Device::parse(text).unwrap().lends_memory();
+        for lender in ["net_virtio_user0,path=/dev/vhost-net", "net_memif0,role=client,zero-copy=yes"] {
+            assert!(lends(lender), "{lender}");
+        }
+        for other in ["net_memif0,role=server", "net_tap0", "net_pcap0,rx_pcap=x", "01:00.0", "lo"] {
+            assert!(!lends(other), "{other}");
         }
     }
 

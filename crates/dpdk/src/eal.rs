@@ -13,7 +13,7 @@ use dpdk_sys as sys;
 
 use crate::error::dpdk_errno;
 use crate::mbuf::traffic_class;
-use crate::{Errno, Error, interrupts, log};
+use crate::{Errno, Error, huge, interrupts, log};
 
 /// Use of hugepages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,6 +82,8 @@ pub struct EalConfig {
     ///
     /// [`Device::iova_mode`]: crate::Device::iova_mode
     pub iova: IovaMode,
+    /// True if other processes may have to map packet memory, for devices that [lend](crate::Device::lends_memory) it.
+    pub lends_memory: bool,
     /// More arguments for `rte_eal_init`, as on the command line of a DPDK program.
     pub extra_args: Vec<String>,
     /// The core on which DPDK runs its own work; any core of this process when not given.
@@ -97,6 +99,7 @@ impl Default for EalConfig {
             log_level: LogLevel::default(),
             pci: Vec::new(),
             iova: IovaMode::default(),
+            lends_memory: false,
             extra_args: Vec::new(),
             main_core: None,
         }
@@ -119,6 +122,9 @@ pub enum Memory {
         mb: usize,
         /// Reason for not using hugepages.
         why: String,
+        /// True if packets are in memory of this process alone, which the kernel backs with huge pages as far as it has
+        /// some. Neither another process nor a device on a bus that has been set up before can use it.
+        private: bool,
     },
 }
 
@@ -128,7 +134,12 @@ impl fmt::Display for Memory {
             Self::Hugepages { size_kb, free } => {
                 write!(f, "hugepages: {free} of {size_kb} kB were free")
             }
-            Self::NoHuge { mb, why } => write!(f, "{mb} MB without hugepages: {why}"),
+            Self::NoHuge { mb, why, private: false } => {
+                write!(f, "{mb} MB without hugepages: {why}")
+            }
+            Self::NoHuge { mb, why, private: true } => {
+                write!(f, "{mb} MB without hugepages, but transparent ones: {why}")
+            }
         }
     }
 }
@@ -199,7 +210,7 @@ impl Eal {
             return Err(Error::NoSuchCore { core, allowed: allowed.to_string() });
         }
         let memory = choose_memory(config, Path::new("/sys/kernel/mm/hugepages"));
-        if let (IovaMode::Physical, Memory::NoHuge { mb, why }) = (config.iova, &memory) {
+        if let (IovaMode::Physical, Memory::NoHuge { mb, why, .. }) = (config.iova, &memory) {
             return Err(Error::PhysicalMemory { mb: *mb, why: why.clone() });
         }
         let arguments = arguments(config, &memory, &allowed)
@@ -380,7 +391,9 @@ fn log_arguments(level: LogLevel) -> Vec<String> {
 
 /// Chooses hugepages if the free ones of one size provide the requested memory.
 fn choose_memory(config: &EalConfig, sysfs: &Path) -> Memory {
-    let ordinary = |why| Memory::NoHuge { mb: config.memory_mb + config.spare_mb, why };
+    // Drivers of the PCI bus tell the IOMMU the pages of all memory when they start.
+    let private = config.pci.is_empty() && !config.lends_memory && huge::are_given();
+    let ordinary = |why| Memory::NoHuge { mb: config.memory_mb + config.spare_mb, why, private };
     if config.huge == HugeMode::Never {
         return ordinary("as configured".into());
     }
@@ -478,7 +491,8 @@ mod tests {
     fn a_kernel_without_hugepages_is_no_error() {
         let memory = choose_memory(&EalConfig::default(), Path::new("/nonexistent"));
         let why = "0 MB of hugepages are free".into();
-        assert_eq!(memory, Memory::NoHuge { mb: 256, why });
+        let private = huge::are_given();
+        assert_eq!(memory, Memory::NoHuge { mb: 256, why, private });
     }
 
     #[test]
@@ -489,7 +503,7 @@ mod tests {
         let list = arguments(&config, &huge, &allowed);
         assert!(list.contains(&"--in-memory".into()) && !list.contains(&"--no-huge".into()));
         assert!(!list.contains(&"--no-pci".into()));
-        let ordinary = Memory::NoHuge { mb: 77, why: String::new() };
+        let ordinary = Memory::NoHuge { mb: 77, why: String::new(), private: false };
         let list = arguments(&EalConfig::default(), &ordinary, &allowed).join(" ");
         assert!(list.contains("--no-huge --no-shconf -m 77 --no-pci"), "{list}");
         assert!(!list.contains("--in-memory"), "{list}");

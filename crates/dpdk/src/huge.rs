@@ -1,6 +1,10 @@
-//! Tables on huge pages.
+//! Tables and packet memory on huge pages.
 
+use std::fs;
 use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use crate::Errno;
 
 /// Bytes of a huge page.
 const HUGE_PAGE: usize = 2 << 20;
@@ -37,6 +41,47 @@ fn advise<T>(memory: &mut [MaybeUninit<T>]) {
     };
 }
 
+/// Returns true if the kernel gives huge pages to memory for which it is asked to.
+pub(crate) fn are_given() -> bool {
+    let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    setting.is_ok_and(|setting| !setting.contains("[never]"))
+}
+
+/// Returns the whole huge pages within memory of so many bytes at an address.
+fn whole_pages(start: usize, bytes: usize) -> Range<usize> {
+    let end = (start + bytes) / HUGE_PAGE * HUGE_PAGE;
+    start.next_multiple_of(HUGE_PAGE).min(end)..end
+}
+
+/// Replaces the whole huge pages within some memory by memory of this process alone, which is zero, and which the kernel is
+/// asked to back with huge pages. Forked processes do not have it: their copies would cost time and take pages away from
+/// devices that write to them.
+///
+/// # Errors
+/// The kernel refuses; the memory may not be there any more.
+///
+/// # Safety
+/// The memory is mapped, and nobody uses it or has told its pages to a device.
+pub(crate) unsafe fn replace(start: *mut u8, bytes: usize) -> Result<(), Errno> {
+    let pages = whole_pages(start.addr(), bytes);
+    if pages.is_empty() {
+        return Ok(());
+    }
+    let first = start.with_addr(pages.start).cast();
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // SAFETY: by the caller, all of it is memory that nobody uses.
+    let mapped = unsafe { libc::mmap(first, pages.len(), access, kind, -1, 0) };
+    if mapped == libc::MAP_FAILED {
+        return Err(Errno::last());
+    }
+    for advice in [libc::MADV_HUGEPAGE, libc::MADV_DONTFORK] {
+        // SAFETY: the mapping just made; neither changes its contents.
+        let _ = unsafe { libc::madvise(first, pages.len(), advice) };
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +108,32 @@ mod tests {
             }
         }
         String::new()
+    }
+
+    #[test]
+    fn only_whole_pages_are_replaced() {
+        const MB: usize = 1 << 20;
+        assert_eq!(whole_pages(4 * MB, 4 * MB), 4 * MB..8 * MB);
+        assert_eq!(whole_pages(4 * MB + 1, 4 * MB), 6 * MB..8 * MB);
+        assert_eq!(whole_pages(4 * MB - 1, 4 * MB), 4 * MB..6 * MB);
+        for (start, bytes) in [(4 * MB + 1, 2 * MB), (5 * MB, MB), (5 * MB, MB - 1), (4 * MB, 0)] {
+            assert!(whole_pages(start, bytes).is_empty(), "{start} {bytes}");
+        }
+    }
+
+    #[test]
+    fn replaced_memory_is_zero_and_the_rest_as_before() {
+        let mut memory = vec![7_u8; 3 * HUGE_PAGE];
+        let pages = whole_pages(memory.as_ptr().addr(), memory.len());
+        let offset = pages.start - memory.as_ptr().addr();
+        // SAFETY: the vector's own memory.
+        unsafe { replace(memory.as_mut_ptr(), memory.len()) }.unwrap();
+        let inside = offset..offset + pages.len();
+        assert!(memory.iter().enumerate().all(|(at, &byte)| (byte == 0) == inside.contains(&at)));
+        if are_given() {
+            assert!(flags(pages.start).split(' ').any(|flag| flag == "hg"), "{}", flags(pages.start));
+        }
+        assert!(flags(pages.start).split(' ').any(|flag| flag == "dc"), "not in forked processes");
     }
 
     #[test]

@@ -62,7 +62,7 @@ use self::rings::Rings;
 use self::rss::{Hash, RssConfig, RssTable};
 use self::sockets::Sockets;
 use crate::carrier::Carrier;
-use crate::eal::{Eal, EalRef};
+use crate::eal::{Eal, EalRef, Memory};
 use crate::interface::Interface;
 use crate::wait::eventfd;
 use crate::{Device, Driver, Errno, Error, IovaMode, Mempool, RxQueue, TxQueue};
@@ -393,9 +393,13 @@ impl Port {
         }
         let open = Arc::new(match &config.device {
             Device::Kernel(name) => open_kernel(eal, config, pool, name)?,
-            Device::Vdev { name, args } => open_dpdk(eal, config, pool, "vdev", name, args)?,
+            Device::Vdev { name, args } => {
+                check_memory(eal, config, name)?;
+                open_dpdk(eal, config, pool, "vdev", name, args)?
+            }
             Device::Pci(address) => {
                 check_iova_mode(config, address)?;
+                check_memory(eal, config, address)?;
                 open_dpdk(eal, config, pool, "pci", address, "")?
             }
         });
@@ -654,6 +658,19 @@ fn check_iova_mode(config: &PortConfig, address: &str) -> Result<(), Error> {
     Err(config.refuse(format!(
         "device {address} has no IOMMU and needs physical addresses, and the router was started without \
          such a device: restart it, or bind the device to vfio-pci behind an IOMMU"
+    )))
+}
+
+/// Rejects a device for which others map packet memory if that is memory of this process alone: they would map other
+/// pages.
+fn check_memory(eal: &Eal, config: &PortConfig, device: &str) -> Result<(), Error> {
+    let is_private = matches!(eal.memory(), Memory::NoHuge { private: true, .. });
+    if !is_private || !(config.device.lends_memory() || matches!(config.device, Device::Pci(_))) {
+        return Ok(());
+    }
+    Err(config.refuse(format!(
+        "device {device} shares the packet memory, and the router was started without hugepages and without such a device: \
+         restart it, or reserve hugepages"
     )))
 }
 

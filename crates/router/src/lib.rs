@@ -297,6 +297,10 @@ fn start_dpdk(
         true => dpdk::IovaMode::Physical,
         false => dpdk::IovaMode::Virtual,
     };
+    let lends = |port: &control::config::Port| {
+        let device = dpdk::Device::parse(&port.device.to_string());
+        device.is_ok_and(|device| device.lends_memory())
+    };
     let progress = Progress::working(format!("DPDK starts: {memory_mb} MB"));
     let eal = Eal::init(&EalConfig {
         memory_mb,
@@ -304,6 +308,7 @@ fn start_dpdk(
         huge: if no_huge { dpdk::HugeMode::Never } else { dpdk::HugeMode::Auto },
         pci,
         iova,
+        lends_memory: config.ports.iter().any(lends),
         ..EalConfig::default()
     })?;
     drop(progress);

@@ -114,7 +114,9 @@ impl Tester {
         let data_room = (setup.largest + 512).max(2048) as u16;
         let count = POOL * devices.div_ceil(2);
         let memory_mb = count * (usize::from(data_room) + 512) / 500_000 + 128;
-        let eal = Eal::init(&EalConfig { memory_mb, huge, ..EalConfig::default() })?;
+        let lends = |device: &&str| Device::parse(device).is_ok_and(|device| device.lends_memory());
+        let lends_memory = setup.devices.iter().any(lends);
+        let eal = Eal::init(&EalConfig { memory_mb, huge, lends_memory, ..EalConfig::default() })?;
         let pool =
             MempoolConfig { name: "generate".into(), count, cache: 256, data_room, node: None };
         let pool = Mempool::new(&eal, &pool)?;

@@ -20,7 +20,7 @@ use dpdk_sys as sys;
 use super::{MempoolConfig, accesses};
 use crate::error::dpdk_errno;
 use crate::names::serial_name;
-use crate::{Errno, IovaMode};
+use crate::{Errno, IovaMode, huge};
 
 /// The invalid bus address.
 const NO_ADDRESS: sys::rte_iova_t = sys::rte_iova_t::MAX;
@@ -34,11 +34,18 @@ pub(super) struct Made {
 /// Creates a pool in the memory of this NUMA node, or of any.
 ///
 /// # Safety
-/// The EAL is up. `config.count` and `config.cache` are numbers that a pool can have.
-pub(super) unsafe fn create(config: &MempoolConfig, node: Option<u32>) -> Result<Made, Errno> {
+/// The EAL is up. `config.count` and `config.cache` are numbers that a pool can have. `private`: as [`Memory::NoHuge`] says.
+///
+/// [`Memory::NoHuge`]: crate::Memory::NoHuge
+pub(super) unsafe fn create(
+    config: &MempoolConfig,
+    node: Option<u32>,
+    private: bool,
+) -> Result<Made, Errno> {
     // SAFETY: by the caller.
     let pool = unsafe { create_empty(config, node)? };
-    let result = populate(pool, node).and_then(|()| {
+    // SAFETY: by the caller.
+    let result = unsafe { populate(pool, node, private) }.and_then(|()| {
         // SAFETY: every object of the pool is one mbuf with its buffer behind it.
         unsafe {
             let init = Some(sys::rte_pktmbuf_init as _);
@@ -97,7 +104,14 @@ unsafe fn create_empty(
 }
 
 /// Adds memory for all packets of the pool: one piece if the EAL has one large enough, else several.
-fn populate(pool: NonNull<sys::rte_mempool>, node: Option<u32>) -> Result<(), Errno> {
+///
+/// # Safety
+/// As for [`create`].
+unsafe fn populate(
+    pool: NonNull<sys::rte_mempool>,
+    node: Option<u32>,
+    private: bool,
+) -> Result<(), Errno> {
     // SAFETY: the pool is alive; its numbers do not change while it is populated but for the count.
     let (wanted, object) = unsafe {
         let pool = pool.as_ref();
@@ -110,7 +124,16 @@ fn populate(pool: NonNull<sys::rte_mempool>, node: Option<u32>) -> Result<(), Er
         // One cache line more, to which DPDK aligns the first object.
         let bytes = at_once * object + sys::RTE_CACHE_LINE_SIZE as usize;
         match reserve(bytes, node) {
-            Ok(zone) => missing -= add(pool, zone)?,
+            Ok(zone) => {
+                if private {
+                    // SAFETY: the zone has just been reserved; by the caller no device knows its pages.
+                    unsafe {
+                        let zone = zone.as_ref();
+                        huge::replace(zone.__bindgen_anon_1.addr.cast(), zone.len)?;
+                    }
+                }
+                missing -= add(pool, zone)?;
+            }
             Err(Errno::ENOMEM) if at_once > 1 => at_once = at_once.div_ceil(2),
             Err(errno) => return Err(errno),
         }
