@@ -102,7 +102,9 @@ def test_iperf3_udp(hosts, target, reverse):
     # The router loses none. The receiving host may, while it waits for a processor.
     after = hosts.router.counters()
     assert packets > 1000 and after["received"] - before["received"] >= packets
-    assert after["dropped"] == before["dropped"]
+    # The hosts' kernels send multicasts of their own, some seconds long.
+    dropped = [{**counters["dropped"], "multicast-not-routed": 0} for counters in (before, after)]
+    assert dropped[0] == dropped[1]
     assert sum(port["rx_missed"] for port in hosts.router.show("ports")) == missed
 
 
