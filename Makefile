@@ -91,11 +91,13 @@ $(FLOW_DEVICE): tests/flow_device/flow_device.c | deps
 	$(CC) -O2 -Wall -Wextra -shared -fPIC $$(pkg-config --cflags libdpdk) -o $@ $< \
 	  $$(pkg-config --libs libdpdk) -ldl
 
-# One machine is booted for all of them, so they run one after the other.
+# Each machine is booted for many of them, which run in it one after the other. It takes up to 4 GB, and an emulated one
+# hardly more than a core.
+MACHINES ?= 2
 test-vm: deps $(PYTHON)
 	@scripts/install-vm-deps.sh
 	$(CARGO) build --locked --workspace $(FAULTY)
-	$(SCENARIOS)/vm $(PYTEST)
+	$(SCENARIOS)/vm -n $(MACHINES) --dist loadfile $(PYTEST)
 
 # Everything at once, for hours; the report is tests/results/soak.json.
 HOURS ?= 3

@@ -1,5 +1,7 @@
 """Debian's kernel for the virtual machine: downloaded, unpacked, not installed; and its first file system."""
 
+import contextlib
+import fcntl
 import gzip
 import lzma
 import os
@@ -35,11 +37,13 @@ class Kernel:
         apt knows a newer one than is kept."""
         with tempfile.NamedTemporaryFile(suffix=".list") as sources:
             options = _backports(sources.name) if os.environ.get("VM_KERNEL") == "backports" else []
-            package = _package(options)
-            release = package.removeprefix("linux-image-")
-            kernel = cls(_kept_in() / release, release)
-            if not kernel.image.exists():
-                _unpack(package, kernel, options)
+            # Several machines may start at a time.
+            with _locked(_kept_in()):
+                package = _package(options)
+                release = package.removeprefix("linux-image-")
+                kernel = cls(_kept_in() / release, release)
+                if not kernel.image.exists():
+                    _unpack(package, kernel, options)
         return kernel
 
     def initramfs(self, path, init):
@@ -69,6 +73,15 @@ class Kernel:
 def _kept_in():
     """Unpacked kernels stay below cargo's target folder, which git ignores."""
     return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute() / "vm"
+
+
+@contextlib.contextmanager
+def _locked(directory):
+    """One process at a time has the folder."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _backports(sources):

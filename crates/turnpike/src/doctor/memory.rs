@@ -24,7 +24,7 @@ pub fn hugepages(patient: &Patient<'_>) -> Vec<Finding> {
     shares.map(|(node, needed_mb)| on_node(patient, &pages, node, needed_mb)).collect()
 }
 
-const ORDINARY: &str = "The router takes ordinary memory: packets miss the TLB more often.";
+const ORDINARY: &str = "The router takes ordinary memory, in transparent huge pages as far as the kernel has some: else packets miss the TLB.";
 
 /// Hugepages of the size that the router will use.
 struct Pages {
