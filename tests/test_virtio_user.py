@@ -24,7 +24,7 @@ def test_packets_between_routers_by_memory_that_one_lends_to_the_other(lab, tmp_
     first = lab.router(space, near(path))
     # Without hugepages, which would be shared in any case.
     second = lab.router(far, HEAD + FAR.format(path) + 'turnpike.route "0.0.0.0/0" { via = "10.0.2.1" }\n')
-    assert "transparent ones" not in second.log(), second.log()
+    assert "transparent huge pages" not in second.log(), second.log()
     assert wait_for(lambda: pings(host, "10.0.2.2", 1, 1), 30), (first.log(), second.log())
     assert pings(host, "10.0.2.2", 20, 10, 1400)
     second.stop()
@@ -36,7 +36,7 @@ def test_a_lender_that_comes_later_is_refused_where_the_memory_is_the_process_s_
     veth(space, "eth0", lab.namespace("host"), "eth0")
     lan = 'turnpike.port "lan" { device = "eth0", address = "10.0.1.1/24" }\n'
     router = lab.router(space, HEAD + lan)
-    private = "transparent ones" in router.log()
+    private = "transparent huge pages" in router.log()
     file = router.directory / "later.lua"
     file.write_text(HEAD + lan + FAR.format(tmp_path / "v.sock"))
     done = router.command("apply", file, check=False)

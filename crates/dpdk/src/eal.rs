@@ -138,7 +138,7 @@ impl fmt::Display for Memory {
                 write!(f, "{mb} MB without hugepages: {why}")
             }
             Self::NoHuge { mb, why, private: true } => {
-                write!(f, "{mb} MB without hugepages, but transparent ones: {why}")
+                write!(f, "{mb} MB in transparent huge pages, without reserved ones: {why}")
             }
         }
     }
