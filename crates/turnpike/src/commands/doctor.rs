@@ -97,9 +97,7 @@ fn of_acceleration(args: &AccelerateArgs) -> Result<(String, ExitCode)> {
     let bypass = args.bypass.iter().copied().collect();
     let wanted = Acceleration { bypass, in_kernel, flows, ..Acceleration::default() };
     let mut names = args.interfaces.clone();
-    if !flows {
-        names.extend(vlans_on(&names, &interfaces()?));
-    }
+    names.extend(vlans_on(&names, &interfaces()?));
     let inspection = kernel_rules::inspect(&names, &rules_options(&wanted))?;
     let (machine, sample) = (Machine::here(), args.sample.map(Duration::from_secs));
     let wanted = (&args.interfaces[..], in_kernel);
