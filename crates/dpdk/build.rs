@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Included by sources.
-const HEADERS: [&str; 4] = [
+const HEADERS: [&str; 5] = [
     "src/port/xdp.bpf.h",
+    "src/port/settings.bpf.h",
     "src/port/accelerate.bpf.h",
     "src/port/flows.bpf.h",
     "src/port/open.bpf.h",

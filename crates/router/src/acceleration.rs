@@ -174,7 +174,7 @@ mod tests {
         assert!(without.acceleration.flows && !config.acceleration.flows);
         assert!(without.ports.iter().all(|port| port.interface.is_translated));
         let plain = parse(&configuration(&interfaces, &[], false, &Filters::default()));
-        assert!(!plain.acceleration.leaves_vlans && without.acceleration.leaves_vlans);
+        assert!(!plain.acceleration.leaves_vlans && !without.acceleration.leaves_vlans);
         let other = Filters { lua: filters().lua.replace("drop", "accept"), ..filters() };
         assert!(!has(&config, &other));
         let misplaced = text.replace("outward = \"forward-eth1\"", "outward = \"forward\"");

@@ -263,7 +263,7 @@ impl<'a> Present<'a> {
             has_vlans: false,
             is_mirrored: false,
             is_sampled: false,
-            is_translated: false,
+            is_translated: below.is_translated,
             is_bonded: false,
             host: Some(HostInterface { in_kernel: true, ..host.clone() }),
             ttl_security: below.ttl_security,
@@ -364,6 +364,9 @@ mod tests {
         let config = with(config, std::slice::from_ref(&plain));
         let host = config.vlans[0].interface.host.as_ref().unwrap();
         assert!(host.in_kernel && host.is_device && !host.segmentation);
+        assert!(!config.vlans[0].interface.is_translated);
+        let flows = with(accelerated(", flows = true"), std::slice::from_ref(&plain));
+        assert!(flows.vlans[0].interface.is_translated, "as its parent");
         assert!(config.ports[0].interface.has_vlans && !config.ports[1].interface.has_vlans);
         let config = with(config, &[]);
         assert!(!config.ports[0].interface.has_vlans);

@@ -20,7 +20,6 @@ struct {
 
 /* A packet that is looked at. */
 struct packet {
-	u32 ingress;
 	struct flow *flow; /* found for it */
 };
 
@@ -35,8 +34,9 @@ INLINE enum outcome doubt(const struct tuple *tuple, struct flow *flow)
 	return NO_FLOW;
 }
 
-/* Finds the flow of a packet with this header of TCP or UDP, `length` bytes with its data. */
-INLINE enum outcome find(struct packet *packet, struct tuple *tuple, const u8 *header, u32 length, const u8 *end)
+/* Finds the flow of a packet with this header of TCP or UDP, `length` bytes with its data. `now`: of the interface, or of
+ * the VLAN whose tag the packet has, by which the kernel must have received the flow. */
+INLINE enum outcome find(const struct settings *now, struct packet *packet, struct tuple *tuple, const u8 *header, u32 length, const u8 *end)
 {
 	if (tuple->protocol != TCP && tuple->protocol != UDP)
 		return NO_FLOW;
@@ -55,35 +55,35 @@ INLINE enum outcome find(struct packet *packet, struct tuple *tuple, const u8 *h
 		return NO_FLOW;
 	if (flags & (FIN | RST))
 		return doubt(tuple, flow);
-	if (!is_amid(flags) || flow->ingress != packet->ingress || flow->confirmed < since())
+	if (!is_amid(flags) || flow->ingress != now->device || flow->confirmed < since())
 		return NO_FLOW;
 	packet->flow = flow;
 	return REDIRECTED;
 }
 
-INLINE enum outcome find4(struct packet *packet, const u8 *header, const u8 *end)
+INLINE enum outcome find4(const struct settings *now, struct packet *packet, const u8 *header, const u8 *end)
 {
 	if (read16(header + 6) & FRAGMENT)
 		return NO_FLOW;
 	struct tuple tuple = { .protocol = header[9], .family = 4 };
 	__builtin_memcpy(tuple.source, header + 12, 4);
 	__builtin_memcpy(tuple.destination, header + 16, 4);
-	return find(packet, &tuple, header + IPV4, read16(header + 2) - IPV4, end);
+	return find(now, packet, &tuple, header + IPV4, read16(header + 2) - IPV4, end);
 }
 
-INLINE enum outcome find6(struct packet *packet, const u8 *header, const u8 *end)
+INLINE enum outcome find6(const struct settings *now, struct packet *packet, const u8 *header, const u8 *end)
 {
 	struct tuple tuple = { .protocol = header[6], .family = 6 };
 	__builtin_memcpy(tuple.source, header + 8, 16);
 	__builtin_memcpy(tuple.destination, header + 24, 16);
-	return find(packet, &tuple, header + IPV6, read16(header + 4), end);
+	return find(now, packet, &tuple, header + IPV6, read16(header + 4), end);
 }
 
 INLINE enum outcome decide4(const struct settings *now, struct packet *packet, const u8 *header, const u8 *end)
 {
 	const u8 *destination = header + 16;
 	if (now->flows) {
-		enum outcome outcome = find4(packet, header, end);
+		enum outcome outcome = find4(now, packet, header, end);
 		if (outcome != REDIRECTED)
 			return outcome;
 		destination = packet->flow->destination;
@@ -97,7 +97,7 @@ INLINE enum outcome decide6(const struct settings *now, struct packet *packet, c
 {
 	const u8 *destination = header + 24;
 	if (now->flows) {
-		enum outcome outcome = find6(packet, header, end);
+		enum outcome outcome = find6(now, packet, header, end);
 		if (outcome != REDIRECTED)
 			return outcome;
 		destination = packet->flow->destination;
@@ -183,7 +183,15 @@ INLINE void change_transport(u8 *header, const u8 *end, u8 protocol, const struc
 	__builtin_memcpy(header + 2, change->destination_port, 2);
 }
 
-/* Changes addresses, ports and checksums of a packet that `look` has found good. */
+/* A frame from the place on at which it would begin if it had no tag: Ethertype and packet lie as in an untagged one. */
+INLINE u8 *untagged(u8 *frame, const u8 *end)
+{
+	if (frame + ETHERNET > end)
+		return frame;
+	return read16(frame + 12) == ETHERTYPE_VLAN ? frame + TAG : frame;
+}
+
+/* Changes addresses, ports and checksums of a packet that `look` has found good, in a frame that is `untagged`. */
 INLINE void translate(u8 *frame, const u8 *end, const struct change *change, int partial)
 {
 	u8 *header = frame + ETHERNET;
@@ -212,13 +220,13 @@ INLINE void take(u8 *frame, const u8 *end, struct flow *flow, int partial)
 		flow->source, flow->destination, flow->source_port, flow->destination_port, flow->address_change, flow->change,
 	};
 	if (flow->translates)
-		translate(frame, end, &change, partial);
+		translate(untagged(frame, end), end, &change, partial);
 	u64 time = bpf_ktime_get_coarse_ns();
 	if (time - flow->last > PRECISION)
 		flow->last = time;
 }
 
-/* Reads addresses and ports of a packet of TCP or UDP without options; false for others. */
+/* Reads addresses and ports of a packet of TCP or UDP without options, in a frame that is `untagged`; false for others. */
 INLINE int read_tuple(const u8 *frame, const u8 *end, struct tuple *tuple)
 {
 	const u8 *header = frame + ETHERNET, *transport = header + IPV4;
@@ -244,7 +252,7 @@ INLINE int read_tuple(const u8 *frame, const u8 *end, struct tuple *tuple)
 }
 
 /* Changes a taken packet back to what was received: the other direction's entry has it, and its changes of sums are the
- * same. The process has completed checksums. Returns false if the flow has gone. */
+ * same. The process has completed checksums, and the frame has its tag. Returns false if the flow has gone. */
 INLINE int restore(u8 *frame, const u8 *end)
 {
 	struct tuple sent = {};
@@ -264,14 +272,14 @@ INLINE int restore(u8 *frame, const u8 *end)
 
 INLINE int as_received(const struct settings *now, u8 *frame, const u8 *end)
 {
-	return !now->flows || restore(frame, end);
+	return !now->flows || restore(untagged(frame, end), end);
 }
 
 SECTION("xdp") int xsk_def_prog(struct xdp_md *context)
 {
 	u8 *frame = (u8 *)(long)context->data;
 	const u8 *end = (const u8 *)(long)context->data_end;
-	struct packet packet = { .ingress = context->ingress_ifindex };
+	struct packet packet = {};
 	u32 zero = 0;
 	const struct settings *now = bpf_map_lookup_elem(&settings, &zero);
 	if (!now)

@@ -150,6 +150,8 @@ pub struct Taken {
     pub partial_checksums: bool,
     /// The number as a way out of [`KernelTables`].
     pub way: u16,
+    /// The kernel's number of the interface or VLAN device.
+    pub device: u32,
 }
 
 /// `struct settings`.
@@ -164,11 +166,12 @@ struct Settings {
     flows: u8,
     partial: u8,
     way: u16,
+    device: u32,
     bond: u8,
-    unused: u8,
+    unused: [u8; 3],
 }
 
-const _: () = assert!(size_of::<Settings>() == 18);
+const _: () = assert!(size_of::<Settings>() == 24);
 
 /// `struct key4`.
 #[repr(C)]
@@ -507,12 +510,14 @@ impl Acceleration {
         self.number
     }
 
-    /// Opens a packet socket by which flows that leave by this interface are confirmed; `None` where it does not follow flows.
+    /// Opens a packet socket by which flows that leave by this interface, or by its VLANs of [`Self::take_vlans`], are
+    /// confirmed; `None` where it does not follow flows.
     ///
     /// # Errors
     /// The kernel refuses it.
     pub fn flow_tap(&self) -> Result<Option<FlowTap>, String> {
-        self.flows.as_ref().map(|flows| FlowTap::open(self.interface, flows)).transpose()
+        let open = |flows| FlowTap::open(self.interface, flows, self.vlans.descriptor().as_fd());
+        self.flows.as_deref().map(open).transpose()
     }
 
     /// Returns the reason for which the kernel's stack, not the interface's driver, runs the program; `None`: the driver
@@ -549,7 +554,7 @@ impl Acceleration {
     }
 
     fn settings(&self, wanted: &Taken) -> Settings {
-        let Taken { mac, longest, ip4, ip6, partial_checksums, way } = *wanted;
+        let Taken { mac, longest, ip4, ip6, partial_checksums, way, device } = *wanted;
         let (ip4, ip6, partial) = (ip4.into(), ip6.into(), partial_checksums.into());
         let (generic, flows) = (self.generic.is_some().into(), self.flows.is_some().into());
         // A program that forwards itself knows the MTU of each way out.
@@ -557,8 +562,21 @@ impl Acceleration {
             None => (longest, 0),
             Some((_, number)) => (u16::MAX, *number),
         };
-        let (bond, unused) = (self.bond_ports.is_some().into(), 0);
-        Settings { mac, longest, ip4, ip6, generic, interface, flows, partial, way, bond, unused }
+        let (bond, unused) = (self.bond_ports.is_some().into(), [0; 3]);
+        Settings {
+            mac,
+            longest,
+            ip4,
+            ip6,
+            generic,
+            interface,
+            flows,
+            partial,
+            way,
+            device,
+            bond,
+            unused,
+        }
     }
 
     /// Looks at frames of these ports of a bond from now on, by the kernel's numbers, and at none of others.

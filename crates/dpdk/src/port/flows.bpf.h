@@ -23,7 +23,7 @@ struct flow {
 	u8 source_port[2], destination_port[2];
 	u16 address_change; /* of checksums, by the addresses alone */
 	u16 change; /* by addresses and ports */
-	u32 ingress; /* the interface by which the kernel receives the packets */
+	u32 ingress; /* the interface or VLAN device by which the kernel receives the packets */
 	u8 translates;
 	u8 ended; /* no packet is taken any more, and those that were can be returned */
 	u8 unused[2];

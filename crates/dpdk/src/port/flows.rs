@@ -13,6 +13,9 @@
 //! its direction, and packets by the same interface are taken from then on. [`Flows::doubt`] makes all confirmations
 //! invalid, so that a flow which the kernel lets pass no more is never taken again. FIN and RST do the same for theirs.
 //!
+//! VLAN devices are interfaces as well: the XDP program knows the one of a tag by its settings of VLANs, and packets with
+//! another tag are none of the flow. The socket is that of the interface below, which sends the packets of its VLAN devices.
+//!
 //! Checksums change by what addresses and ports change them (RFC 1624), which is the same for all packets of a flow and is
 //! computed here.
 
@@ -257,12 +260,18 @@ pub struct FlowTap {
 }
 
 impl FlowTap {
-    /// Begins to confirm flows on the interface with this number in the network namespace of the calling thread.
+    /// Begins to confirm flows on the interface with this number in the network namespace of the calling thread, and on
+    /// its VLANs in a map by identifier.
     ///
     /// # Errors
     /// The kernel refuses the program or the socket.
-    pub fn open(interface: u32, flows: &Flows) -> Result<Self, String> {
-        let loaded = Loaded::new(OBJECT, flows.maps().into_iter())?;
+    pub(super) fn open(
+        interface: u32,
+        flows: &Flows,
+        vlans: BorrowedFd<'_>,
+    ) -> Result<Self, String> {
+        let maps = flows.maps().into_iter().chain([(c"vlans", vlans)]);
+        let loaded = Loaded::new(OBJECT, maps)?;
         let program = loaded.program(c"turnpike_confirm")?;
         drop(loaded);
         let socket = packet_socket().map_err(|errno| problem("opening a packet socket", errno))?;
@@ -272,9 +281,9 @@ impl FlowTap {
     }
 }
 
-/// Opens a packet socket without Ethernet headers, which receives nothing until it is bound.
+/// Opens a packet socket with Ethernet headers, which receives nothing until it is bound.
 fn packet_socket() -> Result<OwnedFd, Errno> {
-    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: a system call without memory.
     let socket = Errno::result(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
     // SAFETY: a descriptor that the kernel has just created for us.

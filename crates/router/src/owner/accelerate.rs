@@ -5,7 +5,7 @@
 //! followed (`kernel_rules.rs`). It begins when the kernel's routes and rules have been read for the first time, and ends
 //! before the forwarders do, which send what is on its way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -86,6 +86,14 @@ struct Now {
     vlans: VlansNow,
 }
 
+impl Now {
+    /// Returns the kernel's numbers of the interface and its VLAN devices.
+    fn devices(&self) -> impl Iterator<Item = u32> {
+        let families = self.vlans.values().map(|vlan| &vlan.families);
+        std::iter::once(&self.own).chain(families).map(|of| of.taken.device)
+    }
+}
+
 /// The packets of an interface or VLAN that are taken, and the reasons why others are not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Families {
@@ -107,6 +115,8 @@ pub(super) struct Look {
     reason: Option<String>,
     ip6_forwarding: bool,
     reverse_path: Option<u32>,
+    /// The kernel's numbers of interfaces and VLAN devices.
+    pub(super) devices: HashMap<InterfaceId, u32>,
 }
 
 /// The reason before the kernel's routes have been read.
@@ -337,7 +347,9 @@ pub(super) fn families(name: &str, id: InterfaceId, mac: [u8; 6], look: &Look) -
     let ip6 = reason.clone().or_else(|| off(look.ip6_forwarding, ip6_sysctl()));
     let (four, six) = (ip4.is_none(), ip6.is_none());
     let (longest, way) = (look.longest, id.index() as u16);
-    let taken = Taken { mac, longest, ip4: four, ip6: six, partial_checksums: false, way };
+    // No packet is received by a device with number 0, and no flow.
+    let device = look.devices.get(&id).copied().unwrap_or_default();
+    let taken = Taken { mac, longest, ip4: four, ip6: six, partial_checksums: false, way, device };
     Families { taken, ip4, ip6 }
 }
 
@@ -426,6 +438,9 @@ impl Owner {
         let wanted: Vec<_> = accelerated(&self.devices)
             .map(|(open, acceleration)| (open.id, self.wanted(open, acceleration, &look)))
             .collect();
+        if let Some(flows) = &mut self.accelerated.flows {
+            flows.doubt_others(wanted.iter().flat_map(|(_, now)| now.devices()).collect());
+        }
         self.accelerated.interfaces.retain(|id, _| wanted.iter().any(|(of, _)| of == id));
         for (id, now) in wanted {
             self.take(id, now);
@@ -466,6 +481,7 @@ impl Owner {
                 .or_else(|| of.no_flows.clone()),
             ip6_forwarding: sysctl("ipv6/conf/all/forwarding").is_some_and(|on| on != 0),
             reverse_path: sysctl("ipv4/conf/all/rp_filter"),
+            devices: self.routing.sources.device_numbers(),
         }
     }
 
@@ -474,6 +490,7 @@ impl Owner {
         let (program, mac) = (acceleration.number(), open.port.mac());
         let mut own = families(&open.name, open.id.into(), mac, look);
         own.taken.partial_checksums = open.port.partial_checksums();
+        own.taken.device = acceleration.interface();
         Now { program, own, vlans: self.wanted_vlans(open.id, mac, look) }
     }
 

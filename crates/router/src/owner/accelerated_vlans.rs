@@ -3,7 +3,7 @@
 //! The kernel's VLAN devices are found as VLANs (`found_vlans.rs`), whose host interfaces they are. So forwarders know
 //! their routes, neighbours and MTUs, and send by them with any tags. The programs take frames with one 802.1Q tag of a VLAN
 //! right on the interface; frames with other tags stay with the kernel. Programs that forward themselves send by these VLANs
-//! only.
+//! only, and so do flows: a packet that the kernel sends with other tags confirms none (`kernel_flows.rs`).
 
 use std::collections::BTreeMap;
 

@@ -2,9 +2,10 @@
 //!
 //! A thread follows the kernel's connections ([`kernel_rules::Follower`]) into the table of the XDP programs
 //! ([`dpdk::Flows`]). These take packets of a direction when the kernel has let one pass, which a packet socket on each
-//! accelerated interface sees. At each change of the kernel's rules all flows are in doubt until that happens again.
+//! accelerated interface sees. At each change of the kernel's rules all flows are in doubt until that happens again, and
+//! when an interface or VLAN device becomes another one: rules may mean it by its number.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub(super) struct FollowedFlows {
     follower: Follower,
     /// By the number of the interface's program.
     taps: BTreeMap<u64, FlowTap>,
+    /// The kernel's numbers of the interfaces and VLAN devices.
+    devices: BTreeSet<u32>,
 }
 
 /// The table of the programs.
@@ -83,7 +86,7 @@ impl FollowedFlows {
         let table = Fast { flows: flows.clone(), prefixes };
         let follower = Follower::start(table).map_err(|error| error.to_string())?;
         flows.doubt(Duration::ZERO);
-        Ok(Self { flows, follower, taps: BTreeMap::new() })
+        Ok(Self { flows, follower, taps: BTreeMap::new(), devices: BTreeSet::new() })
     }
 
     /// Has flows confirmed by these interfaces, and by no others.
@@ -104,6 +107,14 @@ impl FollowedFlows {
                     "port \"{name}\": flows that leave by it stay with the kernel: {error}"
                 ),
             }
+        }
+    }
+
+    /// Puts all flows in doubt if these are not the interfaces and VLAN devices, by the kernel's numbers, of the last call.
+    pub(super) fn doubt_others(&mut self, devices: BTreeSet<u32>) {
+        if devices != self.devices {
+            self.flows.doubt(SETTLE);
+            self.devices = devices;
         }
     }
 

@@ -9,7 +9,7 @@
 //! Between two batches the owner answers other requests, so a million routes delay no request
 //! for longer than one batch. The loss of a link does not wait for the routes before it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -523,6 +523,16 @@ impl Sources {
         let interfaces = kernel.interfaces();
         let known = interfaces.borrow();
         known.by_index.iter().find(|(_, port)| **port == Some(id)).map(|(index, _)| *index)
+    }
+
+    /// Returns the kernel's numbers of the host interfaces in the namespace of accelerated ones. That of a VLAN is there
+    /// only while its device has its tag.
+    pub(super) fn device_numbers(&self) -> HashMap<InterfaceId, u32> {
+        let Some(kernel) = &self.kernel else { return HashMap::new() };
+        let interfaces = kernel.interfaces();
+        let known = interfaces.borrow();
+        let number = |(index, port): (&u32, &Option<InterfaceId>)| Some(((*port)?, *index));
+        known.by_index.iter().filter_map(number).collect()
     }
 
     /// Orders to the kernel for which there was no room.

@@ -98,9 +98,7 @@ fn of_acceleration(args: &AccelerateArgs) -> Result<(String, ExitCode)> {
     let wanted = Acceleration { bypass, in_kernel, flows, ..Acceleration::default() };
     let all = interfaces()?;
     let mut names = args.interfaces.clone();
-    if !flows {
-        names.extend(vlans_on(&args.interfaces, &all));
-    }
+    names.extend(vlans_on(&args.interfaces, &all));
     if in_kernel {
         names.extend(bond_ports_of(&args.interfaces, &all));
     }

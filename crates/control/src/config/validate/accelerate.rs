@@ -101,8 +101,7 @@ fn acceleration(fields: &mut Fields<'_, '_>) -> Acceleration {
         fields
             .error("flows", format!("flows are translated for forwarders, which {NO_FORWARDERS}"));
     }
-    // Confirmations of flows know no tags.
-    let leaves_vlans = !fields.flag_or("vlans", true) || flows;
+    let leaves_vlans = !fields.flag_or("vlans", true);
     Acceleration { bypass, has_kernel_filters, in_kernel, leaves_vlans, flows }
 }
 

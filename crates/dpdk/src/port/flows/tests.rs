@@ -21,14 +21,27 @@ const REDIRECT: u32 = 4;
 /// The number of `lo`, by which the kernel says that frames of a test are received.
 const LOOPBACK: u32 = 1;
 const ACK: u8 = 0x10;
+/// VLANs of the interface, and the kernel's numbers of their devices.
+const VLANS: [(u16, u32); 2] = [(10, 77), (20, 78)];
+const DOT1Q: u16 = 0x8100;
+const DOT1AD: u16 = 0x88a8;
 
 /// `struct settings`, with room for each packet.
-fn settings(generic: bool, flows: bool, partial: bool) -> [u8; 18] {
-    let mut bytes = [0; 18];
+type Settings = [u8; 24];
+
+fn settings(partial: bool, device: u32) -> Settings {
+    let (generic, flows) = (0, 1);
+    let mut bytes = [0; 24];
     bytes[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
     bytes[6..8].copy_from_slice(&1500_u16.to_ne_bytes());
-    bytes[8..14].copy_from_slice(&[1, 1, generic.into(), 0, flows.into(), partial.into()]);
+    bytes[8..14].copy_from_slice(&[1, 1, generic, 0, flows, partial.into()]);
+    bytes[16..20].copy_from_slice(&device.to_ne_bytes());
     bytes
+}
+
+/// Puts a tag into a frame.
+fn tagged(frame: &[u8], (protocol, tag): (u16, u16)) -> Vec<u8> {
+    [&frame[..12], &protocol.to_be_bytes(), &tag.to_be_bytes(), &frame[12..]].concat()
 }
 
 /// The loaded programs of an interface.
@@ -36,7 +49,8 @@ struct Programs {
     _alone: MutexGuard<'static, ()>,
     receive: OwnedFd,
     returns: OwnedFd,
-    settings: Map<u32, [u8; 18]>,
+    settings: Map<u32, Settings>,
+    vlans: Map<u32, Settings>,
     outcomes: Map<u32, u64>,
     _socket: OwnedFd,
     _sockets: Map<u32, u32>,
@@ -59,12 +73,12 @@ impl Programs {
         let loaded = load(&prefixes, Some(&flows)).unwrap();
         let program = |name| loaded.program(name).unwrap();
         // SAFETY: so `accelerate.bpf.c` declares them.
-        let (settings, outcomes, sockets) = unsafe {
-            let map = |error| -> String { error };
+        let (settings, vlans, outcomes, sockets) = unsafe {
             (
-                loaded.map(c"settings").map_err(map).unwrap(),
-                loaded.map(c"outcomes").map_err(map).unwrap(),
-                loaded.map::<u32, u32>(c"xsks_map").map_err(map).unwrap(),
+                loaded.map(c"settings").unwrap(),
+                loaded.map(c"vlans").unwrap(),
+                loaded.map(c"outcomes").unwrap(),
+                loaded.map::<u32, u32>(c"xsks_map").unwrap(),
             )
         };
         // SAFETY: a system call without memory, and a descriptor that it has just created.
@@ -78,6 +92,7 @@ impl Programs {
             receive: program(c"xsk_def_prog"),
             returns: program(c"turnpike_return"),
             settings,
+            vlans,
             outcomes,
             _socket: socket,
             _sockets: sockets,
@@ -88,7 +103,11 @@ impl Programs {
     }
 
     fn set(&self, partial: bool) {
-        self.settings.put(&0, &settings(false, true, partial)).unwrap();
+        self.settings.put(&0, &settings(partial, LOOPBACK)).unwrap();
+        for (id, device) in VLANS {
+            // Checksums are the interface's.
+            self.vlans.put(&id.into(), &settings(false, device)).unwrap();
+        }
     }
 
     /// Confirms a direction, as if the kernel had sent one of its packets.
@@ -236,6 +255,17 @@ fn tuple(protocol: u8, source: &str, destination: &str) -> Tuple {
     }
 }
 
+/// The tag of received packets, `None` without one, and the kernel's number of the interface or VLAN device.
+fn arrivals() -> impl Iterator<Item = (Option<u16>, u32)> {
+    let of_vlans = VLANS.into_iter().map(|(id, device)| (Some(id), device));
+    [(None, LOOPBACK)].into_iter().chain(of_vlans)
+}
+
+/// Puts the tag of a VLAN into a frame, if there is one, with a priority.
+fn arrived(frame: &[u8], id: Option<u16>, priority: u16) -> Vec<u8> {
+    id.map_or_else(|| frame.to_vec(), |id| tagged(frame, (DOT1Q, priority << 13 | id)))
+}
+
 /// A host behind the router's address 10.9.0.1.
 fn masqueraded(protocol: u8) -> (Tuple, Tuple) {
     (
@@ -345,54 +375,98 @@ fn destinations_are_those_behind_translation_and_sources_those_before() {
 }
 
 #[test]
-fn the_kernel_confirms_what_it_sends() {
+fn tagged_packets_are_of_flows_that_the_kernel_receives_by_their_vlan() {
+    let programs = Programs::new();
+    programs.set(false);
+    let six = (
+        tuple(UDP, "[2001:db8::2]:5000", "[2001:db8:1::2]:80"),
+        tuple(UDP, "[2001:db8:1::2]:80", "[2001:db8:2::1]:61000"),
+    );
+    for (original, reply) in [masqueraded(TCP), masqueraded(UDP), six] {
+        let packet = Packet::new(original);
+        let (frame, sent) = (packet.frame(), packet.sent_as(reply.inverse()));
+        programs.flows.put(original, reply).unwrap();
+        for (id, device) in arrivals() {
+            programs.confirm(original, device);
+            for priority in [0, 5] {
+                let of = |id| arrived(&frame, id, priority);
+                let sent = arrived(&sent, id, priority);
+                assert_eq!(programs.receive(&of(id)), (REDIRECT, sent.clone()), "{id:?}");
+                assert_eq!(programs.give_back(&sent), (PASS, of(id)), "{id:?}");
+                for (other, _) in arrivals().filter(|(other, _)| *other != id) {
+                    assert_eq!(programs.left(&of(other)), Outcome::NoFlow, "{id:?} {other:?}");
+                }
+            }
+            for tag in [(DOT1Q, 0), (DOT1Q, 11), (DOT1Q, 0xa00), (DOT1AD, 10)] {
+                assert_eq!(programs.left(&tagged(&frame, tag)), Outcome::OtherType, "{tag:x?}");
+            }
+            for outer in [(DOT1Q, 10), (DOT1AD, 20)] {
+                let both = tagged(&tagged(&frame, (DOT1Q, 20)), outer);
+                assert_eq!(programs.left(&both), Outcome::OtherType, "{outer:x?}");
+            }
+        }
+        programs.flows.remove(original, reply);
+        let sent = tagged(&sent, (DOT1Q, 10));
+        assert_eq!(programs.give_back(&sent), (DROP, sent), "nobody knows what it was");
+    }
+    programs.vlans.remove(&10).unwrap();
+    let frame = tagged(&Packet::new(masqueraded(TCP).0).frame(), (DOT1Q, 10));
+    assert_eq!(programs.left(&frame), Outcome::OtherType, "a VLAN that is gone");
+}
+
+/// Runs a test in a network namespace of its own, whose interfaces a0 and b0 have their other ends there as well: a1 with the
+/// MAC that frames are sent to, and b1. More lines of `ip` follow.
+fn in_namespace(lines: &'static str, test: impl FnOnce() + Send + 'static) {
     eal();
-    let test = || {
+    let begin = "link add a0 type veth peer name a1 address 02:00:00:00:00:01\n\
+                 link add b0 type veth peer name b1\n\
+                 link set a0 up\nlink set a1 up\nlink set b0 up\nlink set b1 up\n";
+    let all = move || {
         // SAFETY: a system call without memory, for this thread alone.
         assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "the test runs as root");
         let mut ip =
             Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
-        let lines = "link add a0 type veth peer name a1 address 02:00:00:00:00:01\n\
-                     link add b0 type veth peer name b1\n\
-                     link set a0 up\nlink set a1 up\nlink set b0 up\nlink set b1 up\n\
-                     addr add 10.1.0.1/24 dev a1\naddr add 10.2.0.1/24 dev b0\n\
-                     neigh add 10.2.0.2 lladdr 02:00:00:00:00:07 dev b0\n";
-        ip.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+        ip.stdin.take().unwrap().write_all([begin, lines].concat().as_bytes()).unwrap();
         assert!(ip.wait().unwrap().success());
+        test();
+    };
+    thread::spawn(all).join().unwrap();
+}
+
+/// Returns the kernel's number of an interface.
+fn number(name: &std::ffi::CStr) -> u32 {
+    // SAFETY: a C string.
+    unsafe { libc::if_nametoindex(name.as_ptr()) }
+}
+
+/// Sends a frame by a0.
+fn send(sender: &OwnedFd, frame: &[u8]) {
+    // SAFETY: zeros are a value of the structure.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_ifindex = number(c"a0").cast_signed();
+    let (size, of) = (size_of_val(&address) as u32, (&raw const address).cast());
+    let (socket, data) = (sender.as_raw_fd(), frame.as_ptr().cast());
+    // SAFETY: a frame and an address with their lengths.
+    let sent = unsafe { libc::sendto(socket, data, frame.len(), 0, of, size) };
+    assert_eq!(sent, frame.len() as isize);
+}
+
+#[test]
+fn the_kernel_confirms_what_it_sends() {
+    let lines = "addr add 10.1.0.1/24 dev a1\naddr add 10.2.0.1/24 dev b0\n\
+                 neigh add 10.2.0.2 lladdr 02:00:00:00:00:07 dev b0\n";
+    let test = || {
         for (name, value) in
             [("ip_forward", "1"), ("conf/all/rp_filter", "0"), ("conf/a1/rp_filter", "0")]
         {
             fs::write(format!("/proc/sys/net/ipv4/{name}"), value).unwrap();
         }
-        let number = |name: &std::ffi::CStr| {
-            // SAFETY: a C string.
-            unsafe { libc::if_nametoindex(name.as_ptr()) }
-        };
-        let flows = Flows::new().unwrap();
-        let tap = FlowTap::open(number(c"b0"), &flows).unwrap();
+        let (flows, vlans) = (Flows::new().unwrap(), Map::<u32, Settings>::hash(1).unwrap());
+        let tap = FlowTap::open(number(c"b0"), &flows, vlans.descriptor().as_fd()).unwrap();
         let sender = packet_socket().unwrap();
         let send = |packet: &Packet| {
-            // SAFETY: zeros are a value of the structure.
-            let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-            address.sll_family = libc::AF_PACKET as u16;
-            address.sll_protocol = 0x0800_u16.to_be();
-            address.sll_ifindex = number(c"a0").cast_signed();
-            (address.sll_halen, address.sll_addr) = (6, [2, 0, 0, 0, 0, 1, 0, 0]);
-            let (frame, size) = (packet.frame(), size_of_val(&address) as u32);
-            let packet = &frame[ETHERNET..];
-            // SAFETY: a packet and an address with their lengths.
-            let sent = unsafe {
-                let address = (&raw const address).cast();
-                libc::sendto(
-                    sender.as_raw_fd(),
-                    packet.as_ptr().cast(),
-                    packet.len(),
-                    0,
-                    address,
-                    size,
-                )
-            };
-            assert_eq!(sent, packet.len() as isize);
+            send(&sender, &packet.frame());
             thread::sleep(Duration::from_millis(50));
         };
         let original = tuple(TCP, "10.1.0.2:5000", "10.2.0.2:80");
@@ -434,7 +508,71 @@ fn the_kernel_confirms_what_it_sends() {
         send(&packet);
         assert_eq!(confirmed(), None, "without a socket");
     };
-    thread::spawn(test).join().unwrap();
+    in_namespace(lines, test);
+}
+
+/// A bridge sends frames with the tags that they have: beside the frame where the device inserts tags, and in it.
+#[test]
+fn the_kernel_confirms_what_it_sends_by_accelerated_vlans() {
+    let lines = "link add br0 type bridge\nlink set a1 master br0\nlink set b0 master br0\nlink set br0 up\n";
+    let test = || {
+        let (flows, vlans) = (Flows::new().unwrap(), Map::<u32, Settings>::hash(2).unwrap());
+        let _tap = FlowTap::open(number(c"b0"), &flows, vlans.descriptor().as_fd()).unwrap();
+        vlans.put(&10, &settings(false, 77)).unwrap();
+        flows.doubt(Duration::ZERO);
+        let sender = packet_socket().unwrap();
+        let confirmed = |of: Tuple| {
+            let entry = flows.map.get(&of.key()).unwrap();
+            (entry.confirmed != 0).then_some(entry.ingress)
+        };
+        let put = |of: Tuple| flows.put(of, of.inverse()).unwrap();
+        // Frames to a1's own MAC would stay there.
+        let elsewhere = |of: Tuple| [&[2, 0, 0, 0, 0, 9], &Packet::new(of).frame()[6..]].concat();
+        // Frames of another flow follow, which is confirmed when those without effect have been seen.
+        let last = tuple(UDP, "10.1.0.2:5000", "10.2.0.2:90");
+        let confirms = |of: Tuple, tags: &[(u16, u16)], expected: bool| {
+            put(of);
+            put(last);
+            let frame = tags.iter().rev().fold(elsewhere(of), |frame, tag| tagged(&frame, *tag));
+            let end = monotonic() + Duration::from_secs(30);
+            while confirmed(if expected { of } else { last }).is_none() {
+                assert!(monotonic() < end, "{of:?} {tags:x?}");
+                send(&sender, &frame);
+                send(&sender, &elsewhere(last));
+                thread::sleep(Duration::from_millis(1));
+            }
+            confirmed(of)
+        };
+        let four = tuple(TCP, "10.1.0.2:5000", "10.2.0.2:80");
+        let six = tuple(UDP, "[2001:db8::2]:5000", "[2001:db8::3]:80");
+        for inserts in ["on", "off"] {
+            let features = ["tx-vlan-offload", inserts, "tx-vlan-stag-hw-insert", inserts];
+            let done = Command::new("ethtool").args(["-K", "b0"]).args(features).status();
+            assert!(done.unwrap().success());
+            for of in [four, six] {
+                for tags in [&[][..], &[(DOT1Q, 10)], &[(DOT1Q, 5 << 13 | 10)]] {
+                    assert_eq!(
+                        confirms(of, tags, true),
+                        Some(number(c"a1")),
+                        "{inserts} {tags:x?}"
+                    );
+                }
+                for tags in [
+                    &[(DOT1Q, 11)][..],
+                    &[(DOT1Q, 0)],
+                    &[(DOT1AD, 10)],
+                    &[(DOT1Q, 10), (DOT1Q, 10)],
+                    &[(DOT1AD, 10), (DOT1Q, 10)],
+                    &[(DOT1Q, 11), (DOT1Q, 10)],
+                ] {
+                    assert_eq!(confirms(of, tags, false), None, "{inserts} {tags:x?}");
+                }
+            }
+        }
+        vlans.remove(&10).unwrap();
+        assert_eq!(confirms(four, &[(DOT1Q, 10)], false), None, "a VLAN that is gone");
+    };
+    in_namespace(lines, test);
 }
 
 fn address(four: bool) -> BoxedStrategy<IpAddr> {
@@ -473,31 +611,40 @@ proptest! {
         payload in prop::collection::vec(any::<u8>(), 0..100),
         partial in any::<bool>(),
         unsummed in any::<bool>(),
+        (arrival, priority) in (0_usize..3, 0_u16..8),
     ) {
         prop_assume!(original != reply);
         let programs = Programs::new();
         programs.set(partial);
         programs.flows.put(original, reply).unwrap();
+        let (id, device) = arrivals().nth(arrival).unwrap();
         for (received, sent) in [(original, reply.inverse()), (reply, original.inverse())] {
-            programs.confirm(received, LOOPBACK);
+            programs.confirm(received, device);
             let unsummed = unsummed && received.protocol == UDP && received.source.is_ipv4();
             let packet = Packet { payload: payload.clone(), partial, unsummed, ..Packet::new(received) };
-            let translated = packet.sent_as(sent);
-            prop_assert_eq!(programs.receive(&packet.frame()), (REDIRECT, translated));
+            let translated = arrived(&packet.sent_as(sent), id, priority);
+            prop_assert_eq!(programs.receive(&arrived(&packet.frame(), id, priority)), (REDIRECT, translated));
             // As the process completes them.
             let whole = Packet { partial: false, ..packet };
-            prop_assert_eq!(programs.give_back(&whole.sent_as(sent)), (PASS, whole.frame()));
+            let sent = arrived(&whole.sent_as(sent), id, priority);
+            prop_assert_eq!(programs.give_back(&sent), (PASS, arrived(&whole.frame(), id, priority)));
         }
         programs.flows.remove(original, reply);
     }
 
     #[test]
-    fn no_frame_is_anybody_elses(bytes in prop::collection::vec(any::<u8>(), 14..200), kind in 0_usize..3) {
+    fn no_frame_is_anybody_elses(bytes in prop::collection::vec(any::<u8>(), 14..200), kind in 0_usize..5) {
         let programs = Programs::new();
         programs.set(true);
         let mut frame = bytes;
         frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
-        let types: [&[u8]; 3] = [&[0x08, 0x00, 0x45], &[0x86, 0xdd, 0x60], &[]];
+        let types: [&[u8]; 5] = [
+            &[0x08, 0x00, 0x45],
+            &[0x86, 0xdd, 0x60],
+            &[],
+            &[0x81, 0x00, 0, 10, 0x08, 0x00, 0x45],
+            &[0x81, 0x00, 0, 10, 0x86, 0xdd, 0x60],
+        ];
         let end = (12 + types[kind].len()).min(frame.len());
         frame[12..end].copy_from_slice(&types[kind][..end - 12]);
         prop_assert_eq!(programs.receive(&frame), (PASS, frame.clone()));
