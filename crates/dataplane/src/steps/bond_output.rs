@@ -14,7 +14,7 @@
 //! interfaces`). Source: IEEE 802.1AX-2014 6.2.4 (frame distribution).
 
 use crate::batch::Batch;
-use crate::bond::Spreader;
+use crate::bond::{Selection, Spreader};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::reason::DropReason;
@@ -38,20 +38,32 @@ impl BondOutput {
     /// Selects the ports of frames of one bond, and counts them; returns those that no port takes.
     #[inline(always)]
     fn select(&self, batch: &mut Batch, frames: Mask, interface: u16) -> Mask {
-        let Some(port_of) = self.0.ports_of(interface) else { return frames };
-        let (mut failed, mut bytes) = (Mask::EMPTY, 0);
-        for i in frames.slots() {
-            match port_of(batch.frame(i)) {
-                Some(port) => {
-                    batch.out_interface[i] = port.index() as u16;
-                    bytes += batch.len(i) as u64;
-                }
-                None => failed |= Mask::when(true, i),
+        let Some(selection) = self.0.selection(interface) else { return frames };
+        let quick = selection.may_be_quick(batch, frames);
+        let mut others = frames.without(quick);
+        for i in quick.slots() {
+            match selection.quick(batch.head(i)) {
+                Some(port) => batch.out_interface[i] = port.index() as u16,
+                None => others |= Mask::when(true, i),
             }
         }
-        self.0.count(interface, (frames.without(failed).count(), bytes));
+        let failed = if others.is_empty() { others } else { select_each(batch, others, &selection) };
+        let sent = frames.without(failed);
+        self.0.count(interface, (sent.count(), batch.bytes_of(sent)));
         failed
     }
+}
+
+/// Selects the ports of frames one by one, and returns those that no port takes.
+#[inline(never)]
+fn select_each(batch: &mut Batch, frames: Mask, selection: &Selection<'_>) -> Mask {
+    frames.filter(|i| {
+        let port = selection.port_of(batch.frame(i));
+        if let Some(port) = port {
+            batch.out_interface[i] = port.index() as u16;
+        }
+        port.is_none()
+    })
 }
 
 impl Step for BondOutput {
