@@ -4,7 +4,7 @@
 //! leaves by one of them, selected by a hash of the frame so that a flow keeps its order. [`Bonds`] maps ports to bonds
 //! and bonds to ports. The table is made when bonds change and never changes itself: graphs made afterwards use the new
 //! one. The ports that receive and send at present are two words of [`BondState`], which the owner stores while
-//! forwarders read them: a port that has lost its link is left out with the next packet, and no graph is made anew.
+//! forwarders read them: a port that has lost its link is left out with the next batch, and no graph is made anew.
 //!
 //! A flow's port is selected among all ports of the bond first, and among the active ones only if that one is not
 //! active. So the flows of the others stay where they are when a port is lost or returns.
@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex};
 use wire::MacAddr;
 use wire::ethernet;
 
-use crate::features::Feature;
 use crate::batch::Batch;
+use crate::features::Feature;
 use crate::flow::{FlowHash, PLAIN_IP4};
 use crate::head::HEAD;
 use crate::interface::InterfaceId;
@@ -65,14 +65,15 @@ impl HashFields {
             frame.get(at..).filter(|_| is_ip)
         };
         let macs = || frame.get(..12).unwrap_or_default();
-        match self {
+        let hash = match self {
             Self::L2 => flows.of_bytes(macs()),
             Self::L2L3 => {
                 let addresses = packet().map_or(0, |packet| flows.of_addresses(packet));
                 flows.of_bytes(macs()) ^ addresses
             }
             Self::L3L4 => packet().map_or_else(|| flows.of_bytes(macs()), |it| flows.of_packet(it)),
-        }
+        };
+        apart(hash)
     }
 }
 
@@ -82,7 +83,14 @@ impl fmt::Display for HashFields {
     }
 }
 
-/// Makes another number of a flow's hash. (MurmurHash3's finalizer.)
+/// Makes a bond's hash of a flow's. Equal-cost paths are selected by the upper bits of the same hash, so all flows of a
+/// path would take few of a bond's ports otherwise; the upper bits of a product depend on the lower ones.
+#[inline(always)]
+fn apart(hash: u32) -> u32 {
+    hash.wrapping_mul(0x9e37_79b1)
+}
+
+/// Makes another number of a bond's hash. (MurmurHash3's finalizer.)
 fn mix(mut hash: u32) -> u32 {
     hash ^= hash >> 16;
     hash = hash.wrapping_mul(0x85eb_ca6b);
@@ -176,7 +184,6 @@ impl Bond {
     pub fn state(&self) -> &BondState {
         &self.state
     }
-
 
     /// Returns the port of frames with this hash; `None` if no port is active.
     fn select(&self, hash: u32) -> Option<PortId> {
@@ -340,7 +347,7 @@ impl Selection<'_> {
     /// whose own port is not active.
     #[inline(always)]
     pub(crate) fn quick(&self, head: &[u8; HEAD]) -> Option<PortId> {
-        let port = self.bond.own_port(self.flows.of_plain_ip4(head)?);
+        let port = self.bond.own_port(apart(self.flows.of_plain_ip4(head)?));
         self.active.contains(port).then_some(port)
     }
 
@@ -363,7 +370,7 @@ impl Spreader {
         let table = shared.get::<BondTable>();
         let bonds = table.get();
         let block = table.counts.tx(bonds.by_interface.len());
-        Self { bonds, block, flows: flows.for_bonds() }
+        Self { bonds, block, flows }
     }
 
     /// Returns a frame's hashes; any numbers if there are no bonds.
@@ -503,12 +510,22 @@ mod tests {
         }
     }
 
-    #[test]
-    fn flows_of_one_path_of_several_take_all_ports() {
-        let (flows, bond) = (FlowHash::new(1), bond(4, HashFields::L3L4));
-        let of_first_path = frames().filter(|frame| part(flows.of_frame(frame), 4) == 0);
-        let ports: BTreeSet<_> = of_first_path.map(|frame| port_of(&bond, &flows, &frame)).collect();
-        assert_eq!(ports.len(), 4);
+    proptest! {
+        #[test]
+        fn flows_of_one_path_of_several_take_all_ports_evenly(seed: u64, paths in 2usize..=4) {
+            let (flows, bond) = (FlowHash::new(seed), bond(4, HashFields::L3L4));
+            for path in 0..paths {
+                let is_there = |frame: &Vec<u8>| part(flows.of_frame(frame), paths) == path;
+                let mut found = [0u32; 4];
+                for frame in frames().filter(is_there) {
+                    found[port_of(&bond, &flows, &frame).unwrap().index()] += 1;
+                }
+                let even = found.iter().sum::<u32>() / 4;
+                for number in found {
+                    prop_assert!(number > even / 2 && number < even * 3 / 2, "{found:?}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -55,12 +55,6 @@ impl FlowHash {
         frame.get(ETHERNET..).map_or(0, |packet| self.of_packet(packet))
     }
 
-    /// The same for bonds: hardly related to this one, so that the flows of one path take all ports of a bond.
-    #[must_use]
-    pub(crate) fn for_bonds(self) -> Self {
-        Self { seed: self.seed ^ 0x2545_f491_4f6c_dd1d, fields: FlowFields::default() }
-    }
-
     /// The flow hash of an untagged frame of IPv4 with TCP or UDP, without options and no fragment; `None` for others.
     /// The frame has [`PLAIN_IP4`] bytes or more.
     #[inline(always)]

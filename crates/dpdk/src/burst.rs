@@ -18,11 +18,11 @@ mod tags;
 use std::ptr::NonNull;
 use std::{fmt, slice};
 
-use dpdk_sys as sys;
 use crate::mbuf::{Mbuf, RawMbuf, free_bulk, traffic_class};
 use crate::mempool::Mempool;
 use crate::shared::{Copied, LENT_OWN, copy_by_reference, copy_of_chunks};
 use crate::time::prefetch;
+use dpdk_sys as sys;
 pub(crate) use tags::put_tags_in;
 
 /// Slots in a burst.
@@ -1246,6 +1246,24 @@ mod tests {
     }
 
     #[test]
+    fn packets_near_their_buffers_ends_are_received_with_their_tags() {
+        let pool = testing::pool(7);
+        let near = |left: usize| {
+            let mut packet = pool.copy_of(&[1; 2048]).unwrap();
+            assert!(packet.adj(2048 - left));
+            packet
+        };
+        let mut burst = Burst::new();
+        let packets = vec![near(72), near(71), near(64), near(63), pool.copy_of(&[1; 30]).unwrap()];
+        assert_eq!((receive::<false>(&mut burst, packets), burst.owned()), (1, 0b10111));
+        assert_eq!(burst.remove_tags_of(u64::MAX, 1), 0b10011);
+        assert_eq!(burst.remove_tags_of(u64::MAX, 1), 0b10001);
+        assert_eq!(burst.remove_tags_of(u64::MAX, 1), 0b10000);
+        let lens = [0, 1, 2, 3, 4].map(|slot| burst.take(slot).map_or(0, |packet| packet.len()));
+        assert_eq!(lens, [64, 67, 64, 0, 18]);
+    }
+
+    #[test]
     fn what_a_device_says_is_heard_if_it_says_something() {
         let pool = testing::pool(31);
         let (good, bad) = (sys::SHIM_MBUF_RX_IP_CKSUM_GOOD, sys::SHIM_MBUF_RX_IP_CKSUM_BAD);
@@ -1296,29 +1314,6 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_goes_behind_the_addresses_and_out_again() {
-        let pool = testing::pool(5);
-        let frame: Vec<u8> = (0..80).collect();
-        let mut burst = Burst::new();
-        let mut long = pool.copy_of(&frame[..70]).unwrap();
-        long.chain(pool.copy_of(&frame[70..]).unwrap()).unwrap();
-        for packet in [pool.copy_of(&frame).unwrap(), pool.copy_of(&frame[..13]).unwrap(), long] {
-            burst.put(packet).unwrap();
-        }
-        let done = [0, 1, 2, 3].map(|slot| burst.insert_tags(slot, [0x81, 0, 0x20, 5]));
-        assert_eq!(done, [true, false, true, false]);
-        assert_eq!(burst.lens()[..4], [84, 13, 84, 0]);
-        let tagged = [&frame[..12], &[0x81, 0, 0x20, 5], &frame[12..]].concat();
-        assert_eq!((burst.frame(0), burst.frame(2)), (&tagged[..], &tagged[..74]));
-        assert_eq!(burst.head(2)[..], tagged[..64]);
-        assert!(burst.remove_tags(0, 1) && burst.remove_tags(2, 1));
-        assert_eq!((burst.frame(0), burst.lens()[2]), (&frame[..], 80));
-        let mut full = pool.copy_of(&frame).unwrap();
-        assert!(full.prepend(126).is_some(), "the headroom is 128 bytes");
-        assert!(!full.insert_tag([0; 4]));
-    }
-
-    #[test]
     fn a_stripped_tag_is_known_until_it_is_forgotten() {
         let pool = testing::pool(1);
         let packet = pool.copy_of(&[1; 64]).unwrap();
@@ -1351,60 +1346,6 @@ mod tests {
         receive::<true>(&mut burst, packets.into());
         assert_eq!(burst.vlan_stripped(), 0b010);
         assert_eq!([0, 1, 2, 3].map(|slot| burst.stripped_priority(slot)), [2, 2, 0, 0]);
-    }
-
-    #[test]
-    fn a_tag_is_taken_out_where_there_is_one() {
-        let pool = testing::pool(15);
-        let tagged: Vec<u8> = (0..100).collect();
-        let plain = [&tagged[..12], &tagged[16..]].concat();
-        let mut burst = Burst::new();
-        burst.put(pool.copy_of(&tagged).unwrap()).unwrap();
-        burst.put(chain(&pool, &[&tagged[..40], &tagged[40..]])).unwrap();
-        burst.put(pool.copy_of(&tagged[..17]).unwrap()).unwrap();
-        burst.put(pool.copy_of(&tagged[..18]).unwrap()).unwrap();
-        let mut late = pool.copy_of(&[0; 2048]).unwrap();
-        assert!(late.adj(2048 - 67));
-        burst.put(late).unwrap();
-        let done = [0, 1, 2, 3, 4, 5].map(|slot| burst.remove_tags(slot, 1));
-        assert_eq!(done, [true, true, false, true, false, false]);
-        assert_eq!(burst.lens()[..6], [96, 96, 17, 14, 67, 0]);
-        assert_eq!((burst.frame(0), &burst.head(0)[..]), (&plain[..], &plain[..64]));
-        let (first, rest) = burst.frame_and_rest(1);
-        let whole = [first.to_vec(), rest.collect::<Vec<_>>().concat()].concat();
-        assert_eq!((whole, burst.multi_segment()), (plain, 0b10));
-        assert_eq!(burst.frame(3), [&tagged[..12], &tagged[16..18]].concat());
-        assert_eq!(burst.take(1).unwrap().len(), 96);
-        burst.free(u64::MAX);
-        assert_eq!(pool.leaked(), 0);
-    }
-
-    #[test]
-    fn tags_are_taken_out_of_many_packets_as_of_each() {
-        let pool = testing::pool(31);
-        let tagged: Vec<u8> = (0..100).collect();
-        let full = || {
-            let mut burst = Burst::new();
-            let mut late = pool.copy_of(&[7; 2048]).unwrap();
-            assert!(late.adj(2048 - 67));
-            let chained = chain(&pool, &[&tagged[..40], &tagged[40..]]);
-            let whole = |len: usize| pool.copy_of(&tagged[..len]).unwrap();
-            let packets = [whole(100), whole(80), chained, whole(17), whole(18), late, whole(22)];
-            packets.into_iter().for_each(|packet| drop(burst.put(packet)));
-            burst
-        };
-        for (mask, tags) in [(u64::MAX, 1), (0b11, 1), (0b110_0110, 1), (u64::MAX, 2), (0b1, 3)] {
-            let (mut each, mut all) = (full(), full());
-            let is_done = |slot: &usize| mask & bit(*slot) != 0 && each.remove_tags(*slot, tags);
-            let done = (0..64).filter(is_done).fold(0, |done, slot| done | bit(slot));
-            assert_eq!(all.remove_tags_of(mask, tags), done, "{mask:b} {tags}");
-            assert_eq!((all.lens(), all.owned()), (each.lens(), each.owned()));
-            for slot in 0..7 {
-                assert_eq!(all.frame(slot), each.frame(slot), "{mask:b} {tags}, slot {slot}");
-                assert_eq!(all.take(slot).unwrap().len(), each.take(slot).unwrap().len());
-            }
-        }
-        assert_eq!(pool.leaked(), 0);
     }
 
     #[test]

@@ -47,7 +47,8 @@ impl BondOutput {
                 None => others |= Mask::when(true, i),
             }
         }
-        let failed = if others.is_empty() { others } else { select_each(batch, others, &selection) };
+        let failed =
+            if others.is_empty() { others } else { select_each(batch, others, &selection) };
         let sent = frames.without(failed);
         self.0.count(interface, (sent.count(), batch.bytes_of(sent)));
         failed
@@ -87,7 +88,42 @@ mod tests {
     use crate::bond::{BondSpec, BondTable, HashFields};
     use crate::interface::InterfaceId;
     use crate::port::PortId;
-    use crate::testing::{FrameBuilder, TestTables, run_step_on};
+    use crate::testing::{FrameBuilder, TestTables, run_step_on, tagged};
+
+    /// Also a port that is not active, and frames of all kinds, among them one too short for its ports.
+    #[test]
+    fn frames_take_the_ports_that_copies_of_them_take() {
+        let udp = |port| FrameBuilder::ip4().udp(port, 53, b"x").build();
+        let mut frames: Vec<_> = (0..40).map(udp).collect();
+        let changed = |at: usize, value: u8| {
+            let mut frame = udp(77);
+            frame[at] = value;
+            frame
+        };
+        frames.extend([(14, 0x46), (20, 0x20), (23, 47), (13, 6)].map(|(at, to)| changed(at, to)));
+        frames.push(udp(78)[..37].to_vec());
+        frames.push(tagged(&udp(79), 0x8100, 5));
+        frames.push(FrameBuilder::ip6().udp(80, 53, b"x").build());
+        let id = InterfaceId::new(64).unwrap();
+        for fields in HashFields::ALL {
+            let tables = TestTables::every_kind();
+            let table = tables.shared.get::<BondTable>();
+            let ports = [1, 2, 3].map(|number| PortId::new(number).unwrap());
+            let mac = MacAddr::default();
+            table.set(vec![BondSpec { interface: id, mac, ports: ports.to_vec(), fields }]);
+            let active = ports[1..].iter().copied().collect();
+            table.state(id).set(active, active);
+            let copies = Spreader::of(&tables.shared, tables.flows);
+            let (result, batch) = run_step_on(&mut BondOutput::new(&tables), &frames, |batch| {
+                batch.out_interface = [64; 64];
+            });
+            assert_eq!(result["transmit"].len(), frames.len());
+            for (slot, frame) in frames.iter().enumerate() {
+                let port = copies.exit(id, copies.hashes(frame)).unwrap().port;
+                assert_eq!(usize::from(batch.out_interface[slot]), port.index(), "{fields} {slot}");
+            }
+        }
+    }
 
     #[test]
     fn frames_of_bonds_leave_by_active_ports() {
