@@ -322,14 +322,28 @@ impl Batch {
         self.elsewhere |= Mask::when(true, slot);
     }
 
-    /// Returns the bytes of a frame where its outer VLAN tag is, if it has one, and an inner one. Keeps the outer one,
-    /// which is about to be removed, for [`Self::priority`]; it counts once the frame is in [`Self::untagged`].
+    /// Returns the bytes of a frame where its outer VLAN tag is, if it has one, and an inner one.
     #[inline(always)]
-    pub(crate) fn keep_tag(&mut self, slot: usize) -> [u8; 8] {
-        let tags = head::bytes::<12, 8>(self.head(slot));
-        let [a, b, c, d, ..] = tags;
-        self.tags[slot & (BATCH_MAX - 1)] = [a, b, c, d];
-        tags
+    pub(crate) fn tag_bytes(&self, slot: usize) -> [u8; 8] {
+        head::bytes::<12, 8>(self.head(slot))
+    }
+
+    /// Keeps the outer VLAN tag of a frame, which may be removed, for [`Self::priority`]; it counts once the frame is in
+    /// [`Self::untagged`].
+    #[inline(always)]
+    pub(crate) fn keep_tag(&mut self, slot: usize) {
+        self.tags[slot & (BATCH_MAX - 1)] = head::bytes::<12, 4>(self.head(slot));
+    }
+
+    /// [`Self::keep_tag`] for each of these frames. `same`: their outer tags are the same, priority included.
+    #[inline(always)]
+    pub(crate) fn keep_tags(&mut self, frames: Mask, same: bool) {
+        if same && frames == self.packets() {
+            let first = frames.slots().next().unwrap_or(0);
+            self.tags = [head::bytes::<12, 4>(self.head(first)); BATCH_MAX];
+            return;
+        }
+        frames.for_each(|slot| self.keep_tag(slot));
     }
 
     /// Returns the priority code point of a frame's outer VLAN tag, removed by a step or by the device; 0 without
@@ -554,6 +568,13 @@ impl Batch {
         self.burst.stripped_tag(slot)
     }
 
+    /// The bits in which the control information of tags that the device stripped differs from this one, see
+    /// [`Burst::stripped_difference`].
+    #[inline(always)]
+    pub(crate) fn stripped_difference(&self, frames: Mask, control: u16) -> u16 {
+        self.burst.stripped_difference(frames.0, control)
+    }
+
     /// Regards frames from which the device stripped a tag as untagged.
     #[inline(always)]
     pub(crate) fn forget_stripped(&mut self, frames: Mask) {
@@ -569,7 +590,15 @@ impl Batch {
     /// Removes one or two VLAN tags from each of these frames; returns those for which it succeeded.
     #[inline(always)]
     pub(crate) fn remove_tags_of(&mut self, frames: Mask, tags: usize) -> Mask {
-        Mask(self.burst.remove_tags_of(frames.0, tags))
+        let removed = Mask(self.burst.remove_tags_of(frames.0, tags));
+        self.untagged |= removed;
+        removed
+    }
+
+    /// Returns those of these packets that have so many bytes or more.
+    #[inline(always)]
+    pub(crate) fn at_least(&self, packets: Mask, len: usize) -> Mask {
+        Mask(self.burst.at_least(packets.0, len as u16))
     }
 
     /// The bytes of these frames together.
@@ -629,9 +658,13 @@ impl Batch {
     #[inline(always)]
     pub(crate) fn first_egress(&self, packets: Mask) -> Option<(u16, Mask)> {
         let interface = self.out_interface[packets.slots().next()?];
-        let has_it = |(slot, of): (usize, &u16)| u64::from(*of == interface) << slot;
-        let all = self.out_interface.iter().enumerate().map(has_it).fold(0, |all, one| all | one);
-        Some((interface, packets & Mask(all)))
+        Some((interface, packets & self.leaving_by(interface)))
+    }
+
+    /// Returns the slots whose packets, if any, leave by an interface.
+    #[inline(always)]
+    fn leaving_by(&self, interface: u16) -> Mask {
+        Mask::of_bytes(&self.out_interface.map(|of| u8::from(of == interface)))
     }
 
     /// Calls `treat` for packets that leave by interfaces other than ports' own: with those of one interface together,

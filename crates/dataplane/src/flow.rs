@@ -16,7 +16,10 @@ pub use fields::FlowFields;
 
 use wire::ip::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
-use crate::head::ETHERNET;
+use crate::head::{ETHERNET, HEAD, bytes};
+
+/// Bytes of a frame that [`FlowHash::of_plain_ip4`] reads.
+pub(crate) const PLAIN_IP4: usize = ETHERNET + 24;
 
 /// Computes flow hashes with the router's seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,23 +56,23 @@ impl FlowHash {
     }
 
     /// The flow hash of an untagged frame of IPv4 with TCP or UDP, without options and no fragment; `None` for others.
+    /// The frame has [`PLAIN_IP4`] bytes or more.
     #[inline(always)]
-    pub(crate) fn of_plain_ip4(&self, frame: &[u8]) -> Option<u32> {
-        // Ethertype, version and header length; the bits of fragments: as they stand in memory.
+    pub(crate) fn of_plain_ip4(&self, head: &[u8; HEAD]) -> Option<u32> {
+        // Ethertype, version and header length; the bits of fragments, and those that neither protocol has.
         const KIND: (u32, u32) =
-            (u32::from_ne_bytes([8, 0, 0x45, 0]), u32::from_ne_bytes([0xff, 0xff, 0xff, 0]));
-        const FRAGMENT: u16 = u16::from_ne_bytes([0x3f, 0xff]);
-        let head: &[u8; ETHERNET + 24] = frame.first_chunk()?;
-        let &[.., a, b, c, d] = head;
-        let word =
-            |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let protocol = head[ETHERNET + 9];
-        let is_plain = (word(12) & KIND.1 == KIND.0)
-            & (u16::from_ne_bytes([head[ETHERNET + 6], head[ETHERNET + 7]]) & FRAGMENT == 0)
-            & matches!(protocol, TCP | UDP);
-        let addresses = read_u64(&head[ETHERNET + 12..ETHERNET + 20]);
-        let ports = u32::from_be_bytes([a, b, c, d]);
-        is_plain.then(|| self.mix(&[addresses, u64::from(protocol) << 32 | u64::from(ports)]))
+            (u32::from_le_bytes([8, 0, 0x45, 0]), u32::from_le_bytes([0xff, 0xff, 0xff, 0]));
+        const OTHER: u64 = u64::from_le_bytes([0, 0, 0, 0, 0x3f, 0xff, 0, 0xc0]);
+        const PROTOCOLS: u64 = 1 << TCP | 1 << UDP;
+        let kind = u32::from_le_bytes(bytes::<12, 4>(head)) & KIND.1 ^ KIND.0;
+        let word = u64::from_le_bytes(bytes::<{ ETHERNET + 2 }, 8>(head));
+        let protocol = word >> 56;
+        if u64::from(kind) | word & OTHER != 0 || PROTOCOLS >> (protocol & 63) & 1 == 0 {
+            return None;
+        }
+        let addresses = u64::from_be_bytes(bytes::<{ ETHERNET + 12 }, 8>(head));
+        let ports = u32::from_be_bytes(bytes::<{ ETHERNET + 20 }, 4>(head));
+        Some(self.mix(&[addresses, protocol << 32 | u64::from(ports)]))
     }
 
     /// The flow hash of an IP packet; 0 unless it is IPv4 or IPv6.
@@ -198,14 +201,18 @@ mod tests {
             frame[at] = value;
             frames.push(frame);
         }
-        frames.push(udp(1000)[..37].to_vec());
-        let plain: Vec<_> = frames.iter().map(|frame| HASH.of_plain_ip4(frame)).collect();
+        let plain_hash = |frame: &Vec<u8>| {
+            let mut head = [7; HEAD];
+            head[..frame.len()].copy_from_slice(frame);
+            HASH.of_plain_ip4(&head)
+        };
+        let plain: Vec<_> = frames.iter().map(plain_hash).collect();
         let of_any = |at: usize| Some(HASH.of_frame(&frames[at]));
         assert_eq!(plain[..2], [of_any(0), of_any(1)]);
-        assert_eq!(plain[2..], [None; 7]);
+        assert_eq!(plain[2..], [None; 6]);
         let mut unfragmented = udp(1000);
         unfragmented[20] = 0x40;
-        assert_eq!(HASH.of_plain_ip4(&unfragmented), plain[0], "that no router may fragment");
+        assert_eq!(plain_hash(&unfragmented), plain[0], "that no router may fragment");
     }
 
     #[test]

@@ -29,6 +29,17 @@ impl Mask {
         Self(u64::from(condition) << (i & 63))
     }
 
+    /// Returns the slots with a 1 among these bytes, of which the others are 0. The product of eight bytes has all of them
+    /// as bits in its upper byte, so that a comparison of vectors becomes a mask by few instructions.
+    #[inline(always)]
+    pub(crate) fn of_bytes(bytes: &[u8; BATCH_MAX]) -> Self {
+        const GATHER: u64 = 0x0102_0408_1020_4080;
+        let (words, _) = bytes.as_chunks();
+        let bits = |&word: &[u8; 8]| u64::from_le_bytes(word).wrapping_mul(GATHER) >> 56;
+        let place = |all, (place, bits): (usize, u64)| all | bits << (8 * place);
+        Self(words.iter().map(bits).enumerate().fold(0, place))
+    }
+
     /// True if the set has no slot.
     #[inline(always)]
     pub fn is_empty(self) -> bool {
@@ -224,6 +235,14 @@ mod tests {
         assert_eq!(Mask::first(63), Mask(u64::MAX >> 1));
         assert_eq!(Mask::first(64), Mask(u64::MAX));
         assert_eq!(Mask::first(65), Mask(u64::MAX));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn bytes_become_bits(any: u64) {
+            let bytes = std::array::from_fn(|slot| u8::from(Mask(any).has(slot)));
+            proptest::prop_assert_eq!(Mask::of_bytes(&bytes), Mask(any));
+        }
     }
 
     #[test]

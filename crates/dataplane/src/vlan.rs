@@ -353,8 +353,8 @@ impl OnPort<'_> {
         let (interface, tags_of) = self.ingress(outer, || inner)?;
         let is_certain = tags_of == 2 || self.outer.get(outer.0, outer.1).inner == 0;
         let mask = Pattern::MASKS[tags_of - 1];
-        let bits = u64::from_ne_bytes(tags) & mask;
-        is_certain.then_some(Pattern { interface, tags: tags_of, bits, mask })
+        let first = u64::from_ne_bytes(tags);
+        is_certain.then_some(Pattern { interface, tags: tags_of, first, mask })
     }
 }
 
@@ -394,7 +394,9 @@ pub(crate) struct Pattern {
     pub(crate) interface: InterfaceId,
     /// The number of tags that belong to it.
     pub(crate) tags: usize,
-    bits: u64,
+    /// Those of the frame that it was made from.
+    first: u64,
+    /// The bits that count.
     mask: u64,
 }
 
@@ -410,8 +412,27 @@ impl Pattern {
 
     /// Returns true if a frame with these bytes after its addresses belongs to the interface, if it is long enough.
     #[inline(always)]
-    pub(crate) fn fits(&self, tags: [u8; 8]) -> bool {
-        u64::from_ne_bytes(tags) & self.mask == self.bits
+    pub(crate) fn fits(self, tags: [u8; 8]) -> bool {
+        self.permits(self.difference(tags))
+    }
+
+    /// Returns the bits in which these bytes differ from those of the first frame.
+    #[inline(always)]
+    pub(crate) fn difference(self, tags: [u8; 8]) -> u64 {
+        u64::from_ne_bytes(tags) ^ self.first
+    }
+
+    /// Returns true if the outer tags of frames that differ in these bits are the same, priority included.
+    #[inline(always)]
+    pub(crate) fn is_outer_same(self, difference: u64) -> bool {
+        const OUTER: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+        difference & OUTER == 0
+    }
+
+    /// Returns true if frames that differ in these bits belong to the interface.
+    #[inline(always)]
+    pub(crate) fn permits(self, difference: u64) -> bool {
+        difference & self.mask == 0
     }
 }
 

@@ -6,13 +6,13 @@ use std::ptr::NonNull;
 use std::{fmt, slice};
 
 use dpdk_sys as sys;
-use wire::ethernet::ADDRESSES_LEN;
 
 mod requests;
 pub(crate) mod traffic_class;
 
 pub use self::requests::{Layers, Transport};
 pub(crate) use self::requests::{REQUESTS, TAG};
+use crate::burst::put_tags_in;
 use crate::shared::LENT_OWN;
 
 /// The fields of DPDK's `rte_mbuf` that the packet path reads and writes without a call. DPDK
@@ -112,12 +112,12 @@ impl RawMbuf {
         }
     }
 
-    /// Takes `N` bytes away at the beginning of the first segment, which has at least as many. Three additions to
+    /// Takes bytes away at the beginning of the first segment, which has at least as many. Three additions to
     /// memory cost less than loads and stores with the lengths between them.
     #[inline(always)]
-    pub(crate) unsafe fn cut_front<const N: usize>(self) {
+    pub(crate) unsafe fn cut_front(self, bytes: u16) {
         // SAFETY: by the caller, the fields are there, and the data stay inside the buffer.
-        unsafe { self.shift_front(N as u16) };
+        unsafe { self.shift_front(bytes) };
     }
 
     /// Moves the beginning of the data by so many bytes, towards the end of the buffer or, as the two's complement of
@@ -149,10 +149,7 @@ impl RawMbuf {
             if usize::from(self.data_off()) < N {
                 return None;
             }
-            let addresses = head.cast::<[u8; ADDRESSES_LEN]>().read();
-            let head = head.sub(N);
-            head.cast::<[u8; ADDRESSES_LEN]>().write(addresses);
-            head.add(ADDRESSES_LEN).cast::<[u8; N]>().write(tags);
+            let head = put_tags_in(head, tags);
             self.shift_front((N as u16).wrapping_neg());
             Some(head)
         }

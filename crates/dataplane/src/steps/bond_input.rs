@@ -60,11 +60,13 @@ impl Step for BondInput {
             return;
         };
         batch.receive_on(bond.interface());
-        let is_slow = |i| {
-            ethernet(batch.head(i)).ethertype.get() == wire::lacp::ETHERTYPE_SLOW
-                && batch.len(i) >= wire::ethernet::ETHERNET_LEN
+        let is_slow = |i| ethernet(batch.head(i)).ethertype.get() == wire::lacp::ETHERTYPE_SLOW;
+        let (plain, mut any) = (input.without(batch.vlan_stripped()), false);
+        plain.for_each(|i| any |= is_slow(i));
+        let slow = match any {
+            true => batch.at_least(plain.filter(is_slow), wire::ethernet::ETHERNET_LEN),
+            false => Mask::EMPTY,
         };
-        let slow = input.without(batch.vlan_stripped()).filter(is_slow);
         let others = input.without(slow);
         out[SLOW_PROTOCOL] = slow;
         if !bond.state().collects(batch.in_port) {

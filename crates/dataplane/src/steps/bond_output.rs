@@ -14,7 +14,7 @@
 //! interfaces`). Source: IEEE 802.1AX-2014 6.2.4 (frame distribution).
 
 use crate::batch::Batch;
-use crate::bond::Spreader;
+use crate::bond::{Selection, Spreader};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::reason::DropReason;
@@ -38,20 +38,33 @@ impl BondOutput {
     /// Selects the ports of frames of one bond, and counts them; returns those that no port takes.
     #[inline(always)]
     fn select(&self, batch: &mut Batch, frames: Mask, interface: u16) -> Mask {
-        let Some(port_of) = self.0.ports_of(interface) else { return frames };
-        let (mut failed, mut bytes) = (Mask::EMPTY, 0);
-        for i in frames.slots() {
-            match port_of(batch.frame(i)) {
-                Some(port) => {
-                    batch.out_interface[i] = port.index() as u16;
-                    bytes += batch.len(i) as u64;
-                }
-                None => failed |= Mask::when(true, i),
+        let Some(selection) = self.0.selection(interface) else { return frames };
+        let quick = selection.may_be_quick(batch, frames);
+        let mut others = frames.without(quick);
+        for i in quick.slots() {
+            match selection.quick(batch.head(i)) {
+                Some(port) => batch.out_interface[i] = port.index() as u16,
+                None => others |= Mask::when(true, i),
             }
         }
-        self.0.count(interface, (frames.without(failed).count(), bytes));
+        let failed =
+            if others.is_empty() { others } else { select_each(batch, others, &selection) };
+        let sent = frames.without(failed);
+        self.0.count(interface, (sent.count(), batch.bytes_of(sent)));
         failed
     }
+}
+
+/// Selects the ports of frames one by one, and returns those that no port takes.
+#[inline(never)]
+fn select_each(batch: &mut Batch, frames: Mask, selection: &Selection<'_>) -> Mask {
+    frames.filter(|i| {
+        let port = selection.port_of(batch.frame(i));
+        if let Some(port) = port {
+            batch.out_interface[i] = port.index() as u16;
+        }
+        port.is_none()
+    })
 }
 
 impl Step for BondOutput {
@@ -75,7 +88,42 @@ mod tests {
     use crate::bond::{BondSpec, BondTable, HashFields};
     use crate::interface::InterfaceId;
     use crate::port::PortId;
-    use crate::testing::{FrameBuilder, TestTables, run_step_on};
+    use crate::testing::{FrameBuilder, TestTables, run_step_on, tagged};
+
+    /// Also a port that is not active, and frames of all kinds, among them one too short for its ports.
+    #[test]
+    fn frames_take_the_ports_that_copies_of_them_take() {
+        let udp = |port| FrameBuilder::ip4().udp(port, 53, b"x").build();
+        let mut frames: Vec<_> = (0..40).map(udp).collect();
+        let changed = |at: usize, value: u8| {
+            let mut frame = udp(77);
+            frame[at] = value;
+            frame
+        };
+        frames.extend([(14, 0x46), (20, 0x20), (23, 47), (13, 6)].map(|(at, to)| changed(at, to)));
+        frames.push(udp(78)[..37].to_vec());
+        frames.push(tagged(&udp(79), 0x8100, 5));
+        frames.push(FrameBuilder::ip6().udp(80, 53, b"x").build());
+        let id = InterfaceId::new(64).unwrap();
+        for fields in HashFields::ALL {
+            let tables = TestTables::every_kind();
+            let table = tables.shared.get::<BondTable>();
+            let ports = [1, 2, 3].map(|number| PortId::new(number).unwrap());
+            let mac = MacAddr::default();
+            table.set(vec![BondSpec { interface: id, mac, ports: ports.to_vec(), fields }]);
+            let active = ports[1..].iter().copied().collect();
+            table.state(id).set(active, active);
+            let copies = Spreader::of(&tables.shared, tables.flows);
+            let (result, batch) = run_step_on(&mut BondOutput::new(&tables), &frames, |batch| {
+                batch.out_interface = [64; 64];
+            });
+            assert_eq!(result["transmit"].len(), frames.len());
+            for (slot, frame) in frames.iter().enumerate() {
+                let port = copies.exit(id, copies.hashes(frame)).unwrap().port;
+                assert_eq!(usize::from(batch.out_interface[slot]), port.index(), "{fields} {slot}");
+            }
+        }
+    }
 
     #[test]
     fn frames_of_bonds_leave_by_active_ports() {

@@ -25,7 +25,7 @@ use crate::head::bytes;
 use crate::mask::Mask;
 use crate::tables::Tables;
 use crate::traffic::Tally;
-use crate::vlan::{ID, Identity, OnPort, TagProtocol, Untagger, identity};
+use crate::vlan::{ID, Identity, OnPort, Pattern, TagProtocol, Untagger, identity};
 
 const OK: usize = 0;
 
@@ -48,12 +48,17 @@ impl VlanInput {
     #[inline(always)]
     fn untag_alike(&self, batch: &mut Batch, frames: Mask, vlans: OnPort<'_>) -> Mask {
         let Some(first) = frames.slots().next() else { return frames };
-        let Some(pattern) = vlans.pattern(batch.keep_tag(first)) else { return frames };
-        let alike = frames.filter(|i| pattern.fits(batch.keep_tag(i)));
+        let Some(pattern) = vlans.pattern(batch.tag_bytes(first)) else { return frames };
+        let difference = difference(batch, frames, pattern);
+        let alike = if pattern.permits(difference) {
+            frames
+        } else {
+            frames.filter(|i| pattern.fits(batch.tag_bytes(i)))
+        };
+        batch.keep_tags(alike, pattern.is_outer_same(difference));
         let untagged = batch.remove_tags_of(alike, pattern.tags);
         batch.set_interface_of(untagged, pattern.interface);
         self.0.count(pattern.interface, batch, untagged);
-        batch.untagged |= untagged;
         // Those too short for their tags are among the others.
         frames.without(untagged)
     }
@@ -80,7 +85,11 @@ impl VlanInput {
         let Some(first) = stripped.slots().next() else { return stripped };
         let id = stripped_id(batch, first);
         let Some(interface) = vlans.stripped(id) else { return stripped };
-        let alike = stripped.filter(|i| stripped_id(batch, i) == id);
+        let alike = if batch.stripped_difference(stripped, id) & ID == 0 {
+            stripped
+        } else {
+            stripped.filter(|i| stripped_id(batch, i) == id)
+        };
         batch.forget_stripped(alike);
         batch.set_interface_of(alike, interface);
         self.0.count(interface, batch, alike);
@@ -113,6 +122,14 @@ impl VlanInput {
             self.0.tally().add(interface.index(), batch.len(slot));
         }
     }
+}
+
+/// Returns all bits in which frames differ from a pattern. Costs less than a search for those that fit it.
+#[inline(always)]
+fn difference(batch: &Batch, frames: Mask, pattern: Pattern) -> u64 {
+    let mut difference = 0;
+    frames.for_each(|i| difference |= pattern.difference(batch.tag_bytes(i)));
+    difference
 }
 
 /// Assigns a tagged frame to its VLAN's interface, if there is one, and removes the tags.
@@ -244,6 +261,19 @@ mod tests {
         assert_eq!([0, 1, 2].map(|slot| batch.priority(slot)), [0, 3, 7]);
         let traffic = tables.vlans.traffic(InterfaceId::new(66).unwrap());
         assert_eq!((traffic.rx_packets, traffic.rx_bytes), (3, 3 * ip4.len() as u64));
+    }
+
+    #[test]
+    fn priorities_are_kept_where_all_frames_have_one_and_where_some_stay() {
+        let ip4 = FrameBuilder::ip4().build();
+        let of = |frames: &[Vec<u8>]| {
+            let (_, batch) = run_step_on(&mut step().0, frames, |_| ());
+            (0..frames.len()).map(|slot| batch.priority(slot)).collect::<Vec<_>>()
+        };
+        let five = tagged(&ip4, Q, 0xa005);
+        assert_eq!(of(&vec![five.clone(); 3]), [5, 5, 5]);
+        let service = tagged(&ip4, AD, 0x6006);
+        assert_eq!(of(&[five.clone(), ip4, five.clone(), service, five]), [5, 0, 5, 3, 5]);
     }
 
     /// On port 0: VLANs 1 to 6 are 64 to 69, 7 in VLAN 3 is 70, 8 in service VLAN 1 is 71.
