@@ -379,6 +379,7 @@ def test_routes_change_all_the_time(lab, mode):
         for _ in range(10):
             churn.second()
         churn.check(router, port)
+        sink.read()
     port.close()
     whole(stream, sink)
     router.stop()

@@ -57,7 +57,7 @@ class Sink:
         in seconds). To be called after the stream has been stopped."""
         quiet = time.monotonic() + settle
         while time.monotonic() < quiet:
-            if self._read():
+            if self.read():
                 quiet = time.monotonic() + settle
             else:
                 time.sleep(0.01)
@@ -68,11 +68,11 @@ class Sink:
         goal = len(self._arrived) + count
         deadline = time.monotonic() + seconds
         while len(self._arrived) < goal and time.monotonic() < deadline:
-            self._read() or time.sleep(0.01)
+            self.read() or time.sleep(0.01)
         return len(self._arrived) >= goal
 
-    def _read(self):
-        """Reads all waiting packets; returns their number."""
+    def read(self):
+        """Reads all waiting packets, of which the socket has room for a million; returns their number."""
         before = len(self._arrived)
         while True:
             try:
