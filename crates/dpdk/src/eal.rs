@@ -472,7 +472,7 @@ mod tests {
     #[test]
     fn hugepages_are_used_when_enough_are_free() {
         let root = sysfs("enough", &[(2048, 64), (1_048_576, 0)]);
-        let mut config = EalConfig { memory_mb: 128, ..EalConfig::default() };
+        let mut config = EalConfig { memory_mb: 128, lends_memory: true, ..EalConfig::default() };
         let memory = choose_memory(&config, &root);
         assert_eq!(memory, Memory::Hugepages { size_kb: 2048, free: 64 });
         assert_eq!(memory.to_string(), "hugepages: 64 of 2048 kB were free");
@@ -493,6 +493,20 @@ mod tests {
         let why = "0 MB of hugepages are free".into();
         let private = huge::are_given();
         assert_eq!(memory, Memory::NoHuge { mb: 256, why, private });
+    }
+
+    #[test]
+    fn memory_that_devices_share_is_never_the_process_s_own() {
+        let is_private = |config: &EalConfig| {
+            let memory = choose_memory(config, Path::new("/nonexistent"));
+            matches!(memory, Memory::NoHuge { private: true, .. })
+        };
+        let never = HugeMode::Never;
+        let with_pci =
+            EalConfig { pci: vec!["0000:01:00.0".into()], huge: never, ..EalConfig::default() };
+        let lends = EalConfig { lends_memory: true, huge: never, ..EalConfig::default() };
+        assert!(!is_private(&with_pci) && !is_private(&lends));
+        assert_eq!(is_private(&EalConfig::default()), huge::are_given());
     }
 
     #[test]

@@ -131,7 +131,11 @@ mod tests {
         let inside = offset..offset + pages.len();
         assert!(memory.iter().enumerate().all(|(at, &byte)| (byte == 0) == inside.contains(&at)));
         if are_given() {
-            assert!(flags(pages.start).split(' ').any(|flag| flag == "hg"), "{}", flags(pages.start));
+            assert!(
+                flags(pages.start).split(' ').any(|flag| flag == "hg"),
+                "{}",
+                flags(pages.start)
+            );
         }
         assert!(flags(pages.start).split(' ').any(|flag| flag == "dc"), "not in forked processes");
     }

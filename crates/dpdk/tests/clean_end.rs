@@ -15,7 +15,10 @@ fn nothing_is_left_behind() {
     let error = Mempool::new(&eal, &config).map(drop).unwrap_err().to_string();
     let start = "pool \"huge\" of 1048576 packets of 2048 bytes: ";
     assert!(error.starts_with(start), "{error}");
-    assert!(error.contains("; the EAL has 128 MB ") && error.ends_with(": as configured"), "{error}");
+    assert!(
+        error.contains("; the EAL has 128 MB ") && error.ends_with(": as configured"),
+        "{error}"
+    );
     {
         let config = PortConfig::new("p", Device::parse("net_null0").unwrap());
         let (_port, mut rx, _tx) = Port::open(&eal, &config, &pool).unwrap();
