@@ -387,18 +387,22 @@ mod tests {
     }
 
     /// Packets of [`full`].
-    const SLOTS: usize = 7;
+    const SLOTS: usize = 8;
 
-    /// A burst with packets of several lengths, one in two segments and one near its buffer's end.
+    /// A burst with packets of several lengths, one in two segments and two near their buffers' ends.
     fn full(pool: &Mempool) -> Burst {
         let bytes: Vec<u8> = (0..100).collect();
-        let mut late = pool.copy_of(&[7; 2048]).unwrap();
-        assert!(late.adj(2048 - 67));
+        let near_end = |left: usize| {
+            let mut packet = pool.copy_of(&[7; 2048]).unwrap();
+            assert!(packet.adj(2048 - left));
+            packet
+        };
         let chained = chain(pool, &[&bytes[..40], &bytes[40..]]);
         let whole = |len: usize| pool.copy_of(&bytes[..len]).unwrap();
-        let packets = [whole(100), whole(80), whole(17), whole(18), whole(22), chained, late];
+        let short = [17, 18, 22].map(whole);
+        let long = [whole(100), whole(80), chained, near_end(67), near_end(80)];
         let mut burst = Burst::new();
-        packets.into_iter().for_each(|packet| drop(burst.put(packet)));
+        short.into_iter().chain(long).for_each(|packet| drop(burst.put(packet)));
         burst
     }
 
