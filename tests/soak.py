@@ -79,7 +79,7 @@ class Numbered(Sink):
 
     def read(self):
         """Reads waiting packets."""
-        self._read()
+        super().read()
         arrived, self._arrived = self._arrived, []
         self.sent.clear()
         for number, _ in arrived:
