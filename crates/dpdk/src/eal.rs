@@ -128,6 +128,13 @@ pub enum Memory {
     },
 }
 
+impl Memory {
+    /// Returns true if packets are in memory of this process alone.
+    pub(crate) fn is_private(&self) -> bool {
+        matches!(self, Self::NoHuge { private: true, .. })
+    }
+}
+
 impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -497,10 +504,8 @@ mod tests {
 
     #[test]
     fn memory_that_devices_share_is_never_the_process_s_own() {
-        let is_private = |config: &EalConfig| {
-            let memory = choose_memory(config, Path::new("/nonexistent"));
-            matches!(memory, Memory::NoHuge { private: true, .. })
-        };
+        let is_private =
+            |config: &EalConfig| choose_memory(config, Path::new("/nonexistent")).is_private();
         let never = HugeMode::Never;
         let with_pci =
             EalConfig { pci: vec!["0000:01:00.0".into()], huge: never, ..EalConfig::default() };

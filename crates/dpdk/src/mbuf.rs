@@ -112,18 +112,11 @@ impl RawMbuf {
         }
     }
 
-    /// Takes bytes away at the beginning of the first segment, which has at least as many. Three additions to
+    /// Moves the beginning of the data by so many bytes, towards the end of the buffer or, as the two's complement of
+    /// a number, towards its beginning, and changes the lengths of segment and packet accordingly. Three additions to
     /// memory cost less than loads and stores with the lengths between them.
     #[inline(always)]
-    pub(crate) unsafe fn cut_front(self, bytes: u16) {
-        // SAFETY: by the caller, the fields are there, and the data stay inside the buffer.
-        unsafe { self.shift_front(bytes) };
-    }
-
-    /// Moves the beginning of the data by so many bytes, towards the end of the buffer or, as the two's complement of
-    /// a number, towards its beginning, and changes the lengths of segment and packet accordingly.
-    #[inline(always)]
-    unsafe fn shift_front(self, by: u16) {
+    pub(crate) unsafe fn shift_front(self, by: u16) {
         // SAFETY: by the caller, the fields are there, and the data stay inside the buffer.
         unsafe {
             let off = self.field::<u16>(sys::MBUF_DATA_OFF);

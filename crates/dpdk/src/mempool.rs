@@ -15,7 +15,7 @@ pub use self::accesses::{PoolAccesses, pool_accesses};
 use self::memory::Made;
 use crate::Error;
 use crate::burst::HEAD;
-use crate::eal::{Eal, EalRef, Memory};
+use crate::eal::{Eal, EalRef};
 use crate::mbuf::{Mbuf, RawMbuf};
 use crate::qsbr::{Qsbr, Token};
 
@@ -89,7 +89,7 @@ impl Mempool {
     /// has not enough memory.
     pub fn new(eal: &Eal, config: &MempoolConfig) -> Result<Self, Error> {
         check(config)?;
-        let private = matches!(eal.memory(), Memory::NoHuge { private: true, .. });
+        let private = eal.memory().is_private();
         // SAFETY: the EAL is up (there is an `Eal`) and says so; the numbers were checked.
         let mut made = unsafe { memory::create(config, config.node, private) };
         if made.is_err() && config.node.is_some() {

@@ -62,7 +62,7 @@ use self::rings::Rings;
 use self::rss::{Hash, RssConfig, RssTable};
 use self::sockets::Sockets;
 use crate::carrier::Carrier;
-use crate::eal::{Eal, EalRef, Memory};
+use crate::eal::{Eal, EalRef};
 use crate::interface::Interface;
 use crate::wait::eventfd;
 use crate::{Device, Driver, Errno, Error, IovaMode, Mempool, RxQueue, TxQueue};
@@ -664,8 +664,8 @@ fn check_iova_mode(config: &PortConfig, address: &str) -> Result<(), Error> {
 /// Rejects a device for which others map packet memory if that is memory of this process alone: they would map other
 /// pages.
 fn check_memory(eal: &Eal, config: &PortConfig, device: &str) -> Result<(), Error> {
-    let is_private = matches!(eal.memory(), Memory::NoHuge { private: true, .. });
-    if !is_private || !(config.device.lends_memory() || matches!(config.device, Device::Pci(_))) {
+    let is_shared = config.device.lends_memory() || matches!(config.device, Device::Pci(_));
+    if !(is_shared && eal.memory().is_private()) {
         return Ok(());
     }
     Err(config.refuse(format!(

@@ -96,7 +96,7 @@ impl Burst {
                 return false;
             }
             self.heads[slot] = swap_tags_out::<N>(self.heads[slot].cast()).cast();
-            mbuf.cut_front(N as u16);
+            mbuf.shift_front(N as u16);
         }
         self.lens[slot] -= N as u16;
         self.tight |= bit(slot);
@@ -213,7 +213,7 @@ impl Burst {
     fn settle_some(&mut self, mask: u64) {
         for slot in slots(self.behind & mask) {
             // SAFETY: a slot in `behind` holds a packet of ours, whose mbuf begins so many bytes before its head.
-            unsafe { self.mbufs[slot].cut_front(self.behind_by) };
+            unsafe { self.mbufs[slot].shift_front(self.behind_by) };
         }
         self.behind &= !mask;
     }

@@ -385,10 +385,8 @@ pub struct Acceleration {
     number: u64,
     generic: Option<String>,
     settings: Map<u32, Settings>,
-    /// Those of VLANs.
-    vlans: Map<u32, Settings>,
-    /// The identifiers of the VLANs that the program has.
-    known_vlans: Mutex<BTreeSet<u16>>,
+    /// Those of VLANs, by identifier.
+    vlans: Entries<Settings>,
     outcomes: Map<u32, u64>,
     _prefixes: Arc<Prefixes>,
     /// The flows whose packets alone are taken.
@@ -397,34 +395,33 @@ pub struct Acceleration {
     forwards: Option<(Arc<KernelTables>, u8)>,
     /// Frames that were not sent for an earlier program of this number.
     unsent_before: u64,
-    /// Of a bond: the ports whose frames it looks at.
-    bond_ports: Option<Set>,
+    /// Of a bond: the ports whose frames it looks at, by the kernel's numbers.
+    bond_ports: Option<Entries<u8>>,
 }
 
-/// Keys in a map of programs.
-struct Set {
-    map: Map<u32, u8>,
+/// A map of programs, and the keys that it has.
+struct Entries<V> {
+    map: Map<u32, V>,
     known: Mutex<BTreeSet<u32>>,
 }
 
-impl Set {
-    fn new(map: Map<u32, u8>) -> Self {
+impl<V> Entries<V> {
+    fn new(map: Map<u32, V>) -> Self {
         Self { map, known: Mutex::default() }
     }
 
-    /// Has these keys in the map, and no others.
-    fn replace(&self, wanted: &BTreeSet<u32>) -> Result<(), Errno> {
+    /// Has these values in the map, and none of other keys.
+    fn replace(&self, wanted: &BTreeMap<u32, V>) -> Result<(), Errno> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let others: Vec<u32> = known.difference(wanted).copied().collect();
+        let others: Vec<u32> =
+            known.iter().copied().filter(|key| !wanted.contains_key(key)).collect();
         for key in others {
             self.map.remove(&key)?;
             known.remove(&key);
         }
-        for &key in wanted {
-            if !known.contains(&key) {
-                self.map.put(&key, &1)?;
-                known.insert(key);
-            }
+        for (&key, value) in wanted {
+            self.map.put(&key, value)?;
+            known.insert(key);
         }
         Ok(())
     }
@@ -465,7 +462,7 @@ impl Acceleration {
             unsafe { (loaded.map(c"settings")?, loaded.map(c"vlans")?, loaded.map(c"outcomes")?) };
         // SAFETY: so `in_kernel.bpf.c` declares it.
         let bond_ports =
-            is_bond.then(|| unsafe { loaded.map(c"bond_ports") }.map(Set::new)).transpose()?;
+            is_bond.then(|| unsafe { loaded.map(c"bond_ports") }.map(Entries::new)).transpose()?;
         let name_of_program =
             if forwards.is_some() { c"turnpike_forward" } else { c"xsk_def_prog" };
         let (program, returns) =
@@ -486,8 +483,7 @@ impl Acceleration {
             number: ATTACHED.fetch_add(1, Ordering::Relaxed),
             generic,
             settings,
-            vlans,
-            known_vlans: Mutex::default(),
+            vlans: Entries::new(vlans),
             outcomes,
             _prefixes: prefixes,
             flows,
@@ -516,7 +512,8 @@ impl Acceleration {
     /// # Errors
     /// The kernel refuses it.
     pub fn flow_tap(&self) -> Result<Option<FlowTap>, String> {
-        let open = |flows| FlowTap::open(self.interface, flows, self.vlans.descriptor().as_fd());
+        let open =
+            |flows| FlowTap::open(self.interface, flows, self.vlans.map.descriptor().as_fd());
         self.flows.as_deref().map(open).transpose()
     }
 
@@ -539,18 +536,8 @@ impl Acceleration {
     /// # Errors
     /// The kernel refuses.
     pub fn take_vlans(&self, wanted: &BTreeMap<u16, Taken>) -> Result<(), Errno> {
-        let mut known = self.known_vlans.lock().unwrap_or_else(PoisonError::into_inner);
-        let others: Vec<u16> =
-            known.iter().copied().filter(|id| !wanted.contains_key(id)).collect();
-        for id in others {
-            self.vlans.remove(&id.into())?;
-            known.remove(&id);
-        }
-        for (&id, wanted) in wanted {
-            self.vlans.put(&id.into(), &self.settings(wanted))?;
-            known.insert(id);
-        }
-        Ok(())
+        let of = |(id, wanted): (&u16, &Taken)| (u32::from(*id), self.settings(wanted));
+        self.vlans.replace(&wanted.iter().map(of).collect())
     }
 
     fn settings(&self, wanted: &Taken) -> Settings {
@@ -581,7 +568,8 @@ impl Acceleration {
 
     /// Looks at frames of these ports of a bond from now on, by the kernel's numbers, and at none of others.
     pub(super) fn take_bond_ports(&self, ports: &BTreeSet<u32>) -> Result<(), Errno> {
-        self.bond_ports.as_ref().map_or(Ok(()), |known| known.replace(ports))
+        let wanted = ports.iter().map(|port| (*port, 1)).collect();
+        self.bond_ports.as_ref().map_or(Ok(()), |known| known.replace(&wanted))
     }
 
     /// Returns the tables by which its program forwards itself; `None`: it takes packets for the port.

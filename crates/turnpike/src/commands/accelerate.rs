@@ -139,25 +139,19 @@ pub fn check(config: &Config) -> Result<()> {
         return Ok(());
     }
     let all = interfaces().context("the kernel's interfaces")?;
-    let Acceleration { in_kernel, leaves_vlans, flows, .. } = &config.acceleration;
+    let Acceleration { in_kernel, flows, .. } = &config.acceleration;
     let problem = |port: &&config::Port| {
         let interface = all.iter().find(|of| of.name == port.name)?;
         let why = obstacle(interface, *in_kernel, &all)?;
         Some(format!("port \"{0}\": device {0} cannot be accelerated: {why}", port.name))
     };
     let mut problems: Vec<String> = accelerated.iter().filter_map(problem).collect();
-    let mut names: Vec<String> = accelerated.iter().map(|port| port.name.clone()).collect();
-    let of_bonds = bond_ports_of(&names, &all);
-    if !leaves_vlans {
-        names.extend(vlans_on(&names, &all));
-    }
-    if *in_kernel {
-        names.extend(of_bonds);
-    }
+    let names: Vec<String> = accelerated.iter().map(|port| port.name.clone()).collect();
     if *flows {
         problems.extend(kernel_rules::examine_connections().err().map(|error| error.to_string()));
     }
-    let inspection = inspect(&names, &config.acceleration)?;
+    let inspection =
+        inspect(&with_others(&names, &config.acceleration, &all), &config.acceleration)?;
     problems.extend(obstacles(&inspection, config));
     if *in_kernel && let Some(name) = names.first() {
         problems.extend(too_old(netdev::xdp(name)));
@@ -165,8 +159,16 @@ pub fn check(config: &Config) -> Result<()> {
     if problems.is_empty() { Ok(()) } else { Err(anyhow!(problems.join("\n"))) }
 }
 
+/// Returns interfaces that are to be accelerated so, and with them those whose rules count for their packets: VLAN devices
+/// that are accelerated with them, and ports of bonds.
+pub fn with_others(names: &[String], of: &Acceleration, all: &[Described]) -> Vec<String> {
+    let vlans = if of.leaves_vlans { Vec::new() } else { vlans_on(names, all) };
+    let ports = if of.in_kernel { bond_ports_of(names, all) } else { Vec::new() };
+    [names.to_vec(), vlans, ports].concat()
+}
+
 /// Returns the VLAN devices on these interfaces, and those on these, which are accelerated with them.
-pub fn vlans_on(names: &[String], all: &[Described]) -> Vec<String> {
+fn vlans_on(names: &[String], all: &[Described]) -> Vec<String> {
     let mut below: Vec<u32> =
         all.iter().filter(|of| names.contains(&of.name)).map(|of| of.index).collect();
     let mut found = Vec::new();
@@ -185,7 +187,7 @@ pub fn vlans_on(names: &[String], all: &[Described]) -> Vec<String> {
 }
 
 /// Returns the ports of the bonds among these interfaces, whose rules count for the bonds' packets.
-pub fn bond_ports_of(names: &[String], all: &[Described]) -> Vec<String> {
+fn bond_ports_of(names: &[String], all: &[Described]) -> Vec<String> {
     let is_bond = |of: &&Described| of.kind.as_deref() == Some(BOND) && names.contains(&of.name);
     let bonds: Vec<u32> = all.iter().filter(is_bond).map(|of| of.index).collect();
     let is_port = |of: &&Described| of.master.is_some_and(|index| bonds.contains(&index));
@@ -320,7 +322,15 @@ mod tests {
         for in_kernel in [false, true] {
             assert!(obstacle(&port, in_kernel, &all).unwrap().contains("belongs to bond bond0"));
         }
-        assert_eq!(bond_ports_of(&["bond0".to_owned()], &all), ["eth1"]);
+        let names = ["bond0".to_owned()];
+        assert_eq!(bond_ports_of(&names, &all), ["eth1"]);
         assert!(bond_ports_of(&["eth2".to_owned()], &all).is_empty());
+        let with = |in_kernel| {
+            with_others(&names, &Acceleration { in_kernel, ..Acceleration::default() }, &all)
+        };
+        assert_eq!(
+            (with(true).join(" "), with(false).join(" ")),
+            ("bond0 eth1".into(), "bond0".into())
+        );
     }
 }

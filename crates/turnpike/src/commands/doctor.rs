@@ -15,7 +15,7 @@ use machine::{Machine, cores};
 use router::acceleration::rules_options;
 use router::{ConfigSource, Program};
 
-use super::accelerate::{bond_ports_of, vlans_on};
+use super::accelerate::with_others;
 use super::check::LanguageArgs;
 use crate::doctor::{DpdkVersions, Patient, Wanted, accelerate, examine, text};
 
@@ -96,12 +96,7 @@ fn of_acceleration(args: &AccelerateArgs) -> Result<(String, ExitCode)> {
     let AccelerateArgs { in_kernel, flows, .. } = *args;
     let bypass = args.bypass.iter().copied().collect();
     let wanted = Acceleration { bypass, in_kernel, flows, ..Acceleration::default() };
-    let all = interfaces()?;
-    let mut names = args.interfaces.clone();
-    names.extend(vlans_on(&args.interfaces, &all));
-    if in_kernel {
-        names.extend(bond_ports_of(&args.interfaces, &all));
-    }
+    let names = with_others(&args.interfaces, &wanted, &interfaces()?);
     let inspection = kernel_rules::inspect(&names, &rules_options(&wanted))?;
     let (machine, sample) = (Machine::here(), args.sample.map(Duration::from_secs));
     let wanted = (&args.interfaces[..], in_kernel);
