@@ -19,7 +19,7 @@ from scapy.layers.l2 import ARP, Ether
 
 from lib.accelerate import IN_KERNEL, MODES, SOCKETS, Box, Counted, packets, receives_frames, status, takes_packets
 from lib.kernel import pings, reaches
-from lib.netns import veth, wait_for
+from lib.netns import held_thread, veth, wait_for
 from lib.raw import RawPort
 from lib.router import binary
 from lib.traffic import Sink, Stream, late, lost
@@ -149,6 +149,26 @@ def test_packets_stay_with_the_kernel_while_the_process_is_stopped(lab, mode):
     assert wait_for(lambda: packets(router, "eth0", "stalled") >= 2, 20)
     count = Counted(router, "eth0")
     assert wait_for(lambda: pings(box.a, B4) and count["accelerated"], 20), "and it goes on"
+    router.stop()
+
+
+def test_the_kernel_forwards_while_a_forwarder_gets_no_processor(lab, mode):
+    box = Box(lab, mode)
+    box.settle()
+    router = box.accelerate("eth0", "eth1")
+    stream, sink = streams(box, rate=500)
+    assert wait_for(lambda: packets(router, "eth0", "accelerated") > 500, 30)
+    count = Counted(router, "eth0")
+    with held_thread(router.thread("forwarder-0")):
+        # More than its ring holds, with those that pass.
+        assert sink.wait(3000, 60), "its packets wait in its ring, and are lost when that is full"
+        # Programs that forward themselves need none.
+        assert (count["stalled"] > 2000) == (mode == SOCKETS), count.all()
+    assert wait_for(lambda: count["accelerated"] > 500, 30), "and it goes on"
+    missing, order = end(stream, sink)
+    assert not missing
+    # Those in its ring meanwhile.
+    assert order < 1000, order
     router.stop()
 
 

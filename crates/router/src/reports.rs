@@ -263,10 +263,14 @@ impl Ledger {
         DropTally::of_steps(&self.shape, views.iter().map(|view| &*view.edges))
     }
 
+    /// The forwarders that run, by their numbers.
+    pub fn running(&self) -> impl Iterator<Item = (usize, &ForwarderView)> {
+        self.forwarders.iter().enumerate().filter(|(_, view)| view.running)
+    }
+
     /// The Lua states of forwarders that run, by the forwarders' numbers.
     pub fn lua(&self) -> impl Iterator<Item = (usize, &LuaView)> {
-        let running = self.forwarders.iter().enumerate().filter(|(_, view)| view.running);
-        running.filter_map(|(n, view)| Some((n, view.lua.as_ref()?)))
+        self.running().filter_map(|(n, view)| Some((n, view.lua.as_ref()?)))
     }
 
     /// Returns the counters of Lua steps; elements of arrays only if they are not 0.

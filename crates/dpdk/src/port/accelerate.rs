@@ -46,7 +46,8 @@ pub enum Outcome {
     NoSocket,
     /// To the kernel, since forwarding is off or the port is not ready.
     Off,
-    /// To the kernel, since the process has not renewed its lease in time: it is ended or stopped, or has no processor.
+    /// To the kernel, since the process has not renewed its lease in time: it is ended or stopped, or one of its threads has
+    /// no processor.
     Stalled,
     /// To the kernel: a frame for another MAC, a group or all.
     OtherMac,

@@ -283,9 +283,7 @@ impl View {
 
     fn forwarders(&self, families: &mut Families<'_>) -> fmt::Result {
         let running = || {
-            let views = self.ledger.forwarders.iter().enumerate().zip(&self.cores);
-            let running = views.filter(|((_, view), _)| view.running);
-            running.map(|((number, view), core)| {
+            self.ledger.running().zip(&self.cores).map(|((number, view), core)| {
                 ([("forwarder", number.to_string()), ("core", core.to_string())], &*view.counters)
             })
         };

@@ -419,8 +419,13 @@ impl Owner {
             let begun = self.accelerated.begin(&mut self.routing.rib, in_kernel);
             self.end_without(begun, "no maps of the XDP programs");
         }
-        if let Some(keeper) = &self.accelerated.keeper {
+        if let Some(keeper) = &mut self.accelerated.keeper {
             keeper.owner_is_there();
+            // Programs that forward themselves need no forwarder.
+            let needs_them = self.accelerated.ways.is_none();
+            let running = self.forwarding.ledger.running().filter(|_| needs_them);
+            keeper
+                .watch(running.map(|(_, of)| (of.counters.clone(), of.exchange.clone())).collect());
         }
         if let Some(mut ways) = self.accelerated.ways.take() {
             let ports: Vec<_> = accelerated(&self.devices)

@@ -598,8 +598,8 @@ impl Owner {
 
     /// The pulse of the forwarders that run.
     pub(super) fn pulse(&self) -> Pulse {
-        let running = self.forwarding.ledger.forwarders.iter().filter(|view| view.running);
-        Pulse::new(running.map(|view| (view.counters.clone(), view.exchange.clone())))
+        let running = self.forwarding.ledger.running();
+        Pulse::new(running.map(|(_, view)| (view.counters.clone(), view.exchange.clone())))
     }
 }
 

@@ -142,9 +142,7 @@ impl Owner {
                 interference: self.interference(number),
             })
         };
-        let running =
-            self.forwarding.ledger.forwarders.iter().enumerate().filter(|(_, view)| view.running);
-        let forwarders: Vec<_> = running.filter_map(report).collect();
+        let forwarders: Vec<_> = self.forwarding.ledger.running().filter_map(report).collect();
         let (own, _) = forwarders.split_at(wiring.forwarders().min(forwarders.len()));
         // With an event device the first forwarder has other work than the rest.
         let uneven = uneven(own).filter(|_| wiring.events().is_none());
