@@ -31,6 +31,8 @@ pytestmark = pytest.mark.xdist_group("accelerate")
 FAR, NEAR = (["198.51.{0}.1".format(host), "2001:db8:{0}::1".format(host)] for host in (2, 1))
 # Packets in a ring whose forwarder waits for a processor are overtaken by the kernel's, at a start and a stop.
 OVERTAKEN = 50
+# That ring.
+RING = 2048
 
 
 def whole(stream, sink, overtaken=0):
@@ -381,7 +383,8 @@ def test_routes_change_all_the_time(lab, mode):
         churn.check(router, port)
         sink.read()
     port.close()
-    whole(stream, sink)
+    # A busy machine lets the lease end, and the kernel overtakes.
+    whole(stream, sink, overtaken=RING if packets(router, "eth1", "stalled") else 0)
     router.stop()
 
 

@@ -576,9 +576,10 @@ impl Forwarder {
         if source.input.is_ring() {
             counters.spread_in.add(count as u64);
         } else {
-            let bytes: u64 = batch.lens().iter().map(|&len| u64::from(len)).sum();
+            // 64 lengths of 16 bits. Slots without a packet have none.
+            let bytes: u32 = batch.lens().iter().map(|&len| u32::from(len)).sum();
             counters.rx(source.port).packets.add(count as u64);
-            counters.rx(source.port).bytes.add(bytes);
+            counters.rx(source.port).bytes.add(bytes.into());
         }
         count
     }

@@ -213,19 +213,23 @@ struct Placed {
 impl Placed {
     /// Runs the step on these packets. Its outputs count only once it has returned.
     #[inline(always)]
-    fn run(&mut self, input: Mask, batch: &mut Batch, tracks: &Tracks) {
+    fn run(&mut self, input: Mask, batch: &mut Batch, tracks: &Tracks) -> Ahead {
         let mut out = [Mask::EMPTY; MAX_OUTPUTS];
         self.step.process(batch, input, &mut out);
-        self.lead(input, &out, tracks);
+        self.lead(input, &out, tracks)
     }
 
-    /// Leads the step's packets from its outputs to their targets. Bits of undeclared outputs are ignored.
+    /// Leads the step's packets from its outputs to their targets; returns those that are still ahead of theirs. Bits of
+    /// undeclared outputs are ignored.
     #[inline(always)]
-    fn lead(&self, input: Mask, out: &Outputs, tracks: &Tracks) {
+    fn lead(&self, input: Mask, out: &Outputs, tracks: &Tracks) -> Ahead {
         match &self.first {
             // The other outputs get no packets.
-            Some(first) if out[0] == input => tracks.take(first, input),
-            _ => self.lead_each(out, tracks),
+            Some(first) if out[0] == input => tracks.take_all(first, input),
+            _ => {
+                self.lead_each(out, tracks);
+                Ahead::NONE
+            }
         }
     }
 
@@ -237,6 +241,18 @@ impl Placed {
             }
         }
     }
+}
+
+/// Packets that go from one step to another, both of them usually neighbours. They are not in memory meanwhile: to write a
+/// mask there and to read it again would take longer than the work of many a step on one packet.
+#[derive(Clone, Copy)]
+struct Ahead {
+    to: usize,
+    packets: Mask,
+}
+
+impl Ahead {
+    const NONE: Self = Self { to: 0, packets: Mask::EMPTY };
 }
 
 /// The state of a batch's way through the graph. Of the running forwarder alone; cells, because steps run while it is
@@ -252,14 +268,26 @@ impl Tracks {
     /// Leads packets along an edge, and counts them.
     #[inline(always)]
     fn take(&self, edge: &Edge, packets: Mask) {
-        if let Some(waiting) = self.masks.get(edge.to) {
-            waiting.set(waiting.get() | packets);
-        }
+        self.wait(self.take_all(edge, packets));
+    }
+
+    /// [`Self::take`] but for the last step of the way.
+    #[inline(always)]
+    fn take_all(&self, edge: &Edge, packets: Mask) -> Ahead {
         self.counters.add(edge.counter, packets.count());
         if let Some(reason) = edge.punt {
             for slot in packets.slots() {
                 self.punt_reasons[slot].set(reason);
             }
+        }
+        Ahead { to: edge.to, packets }
+    }
+
+    /// Has packets wait for their step or end.
+    #[inline(always)]
+    fn wait(&self, ahead: Ahead) {
+        if let Some(waiting) = self.masks.get(ahead.to) {
+            waiting.set(waiting.get() | ahead.packets);
         }
     }
 
@@ -419,7 +447,7 @@ impl Graph {
             return (origin, 0, Ends::default());
         }
         // A deferred output may lead to an earlier place.
-        (origin, count, self.run_from(0, batch))
+        (origin, count, self.run_from(Ahead::NONE, batch))
     }
 
     /// The packets that steps hold.
@@ -440,8 +468,7 @@ impl Graph {
 
     /// Runs all packets of the batch through the steps and returns the ends that they reached.
     pub fn run(&mut self, batch: &mut Batch) -> Ends {
-        self.tracks.masks[0].set(batch.packets());
-        self.run_from(0, batch)
+        self.run_from(Ahead { to: 0, packets: batch.packets() }, batch)
     }
 
     /// Continues after a panic in [`Self::run`] or here. The step that panicked gets its packets
@@ -460,20 +487,25 @@ impl Graph {
             let (place, input) = self.at;
             for slot in input.slots() {
                 let one = Mask::when(true, slot);
-                if let Err(message) = guard(|| self.steps[place].run(one, batch, &self.tracks)) {
-                    guilty(batch, slot, message);
+                match guard(|| self.steps[place].run(one, batch, &self.tracks)) {
+                    Ok(ahead) => self.tracks.wait(ahead),
+                    Err(message) => guilty(batch, slot, message),
                 }
             }
             // Each panic is in a later step than the one before, so the loop ends.
-            if let Ok(ends) = guard(|| self.run_from(place + 1, batch)) {
+            if let Ok(ends) = guard(|| self.run_from(Ahead { to: place + 1, ..Ahead::NONE }, batch))
+            {
                 return ends;
             }
         }
     }
 
+    /// Runs all steps from the place of the packets that are ahead on.
     #[inline(always)]
-    fn run_from(&mut self, first: usize, batch: &mut Batch) -> Ends {
+    fn run_from(&mut self, mut ahead: Ahead, batch: &mut Batch) -> Ends {
+        let first = ahead.to;
         if !self.watches.is_empty() {
+            self.tracks.wait(std::mem::replace(&mut ahead, Ahead::NONE));
             self.run_watched(first, batch);
         }
         let Self { steps, tracks, at, .. } = self;
@@ -481,19 +513,27 @@ impl Graph {
         // As long as the steps: one comparison a step checks both.
         let Some(waiting) = tracks.masks.get(..steps.len()) else { return Ends::default() };
         for place in first..steps.len() {
-            let input = waiting[place].get();
+            let mut input = waiting[place].get();
+            if place == ahead.to {
+                input |= ahead.packets;
+            } else if !input.is_empty() {
+                // A panic must find them there.
+                tracks.wait(ahead);
+            }
             if !input.is_empty() {
                 waiting[place].set(Mask::EMPTY);
                 *at = (place, input);
-                steps[place].run(input, batch, tracks);
+                ahead = steps[place].run(input, batch, tracks);
             }
         }
-        let ends = steps.len();
+        tracks.wait(ahead);
+        let Some(ends) = tracks.masks.last_chunk::<ENDS>() else { return Ends::default() };
+        let end = |place: usize| ends[place].take();
         Ends {
-            transmit: tracks.leave(ends + TRANSMIT),
-            replicate: tracks.leave(ends + REPLICATE),
-            slow_path: tracks.leave(ends + SLOW_PATH),
-            drop: tracks.leave(ends + DROP),
+            transmit: end(TRANSMIT),
+            replicate: end(REPLICATE),
+            slow_path: end(SLOW_PATH),
+            drop: end(DROP),
         }
     }
 
@@ -518,7 +558,7 @@ impl Graph {
             for watch in &mut self.watches {
                 watch.passed((&self.shape, place), (input, &out[..declared]), batch);
             }
-            self.steps[place].lead(input, &out, &self.tracks);
+            self.tracks.wait(self.steps[place].lead(input, &out, &self.tracks));
         }
     }
 

@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::builder::GraphBuilder;
 use crate::plan::PlanError;
@@ -240,4 +242,85 @@ fn a_step_takes_no_state_of_another_kind() {
     new.take_state(&mut other);
     let mut same = Tally::graph(&["a"], false);
     assert!(guard(|| new.take_state(&mut same)).is_err(), "it was asked");
+}
+
+/// Sends the slots of a mask to `left` and the others to `right`, and panics over those of another one.
+struct Fragile {
+    left: u64,
+    breaks: u64,
+}
+
+impl Step for Fragile {
+    fn outputs(&self) -> &'static [Output] {
+        const { &[Output::next("left"), Output::next("right")] }
+    }
+
+    fn process(&mut self, _: &mut Batch, input: Mask, out: &mut Outputs) {
+        assert!((input & Mask(self.breaks)).is_empty());
+        (out[0], out[1]) = (input & Mask(self.left), input.without(Mask(self.left)));
+    }
+}
+
+/// A step of a random graph: its slots for the left, those over which it panics, and the number of steps that its outputs
+/// leave out. The right one leaves out none, so that each step can be reached.
+type Arbitrary = (u64, u64, [usize; 2]);
+
+/// The way of one packet: the edges that it takes, and the end, `false` if a step panics over it.
+fn walk(steps: &[Arbitrary], slot: usize) -> (Vec<usize>, bool) {
+    let (mut edges, mut at) = (Vec::new(), 0);
+    while let Some(&(left, breaks, ahead)) = steps.get(at) {
+        if Mask(breaks).has(slot) {
+            return (edges, false);
+        }
+        let output = usize::from(!Mask(left).has(slot));
+        edges.push(2 * at + output);
+        at += 1 + ahead[output];
+    }
+    (edges, true)
+}
+
+#[test]
+fn packets_of_any_graph_take_the_ways_that_each_would_take_alone() {
+    let mask = || prop_oneof![Just(0), Just(u64::MAX), any::<u64>()];
+    let breaks = prop_oneof![8 => Just(0), 1 => any::<u64>(), 1 => Just(1 << 5)];
+    let steps =
+        proptest::collection::vec((mask(), breaks, (0usize..3).prop_map(|left| [left, 0])), 1..9);
+    proptest!(|(steps in steps, packets in prop_oneof![Just(1usize), 1usize..=64])| {
+        let name = |place: usize| format!("step {place}");
+        let mut graph = GraphBuilder::new();
+        for (place, &(left, breaks, _)) in steps.iter().enumerate() {
+            graph.add(&name(place), Fragile { left, breaks }).unwrap();
+        }
+        for (place, (_, _, ahead)) in steps.iter().enumerate() {
+            for (output, ahead) in ["left", "right"].iter().zip(ahead) {
+                match place + 1 + ahead {
+                    to if to < steps.len() => graph.connect(&name(place), output, &name(to)).unwrap(),
+                    _ => graph.transmit(&name(place), output).unwrap(),
+                }
+            }
+        }
+        let mut graph = graph.build().unwrap();
+        let edge = |edge: usize| {
+            let shape = graph.shape().steps.iter().find(|step| step.name == name(edge / 2));
+            shape.map(|shape| shape.first_edge + edge % 2).unwrap()
+        };
+        let edges: Vec<_> = (0..2 * steps.len()).map(edge).collect();
+        let (mut expected, mut broken) = (vec![0; 2 * steps.len()], Mask::EMPTY);
+        for slot in 0..packets {
+            let (taken, arrives) = walk(&steps, slot);
+            taken.iter().for_each(|&edge| expected[edge] += 1);
+            broken |= Mask::when(!arrives, slot);
+        }
+        let mut batch = batch(packets);
+        let mut guilty = Mask::EMPTY;
+        let ends = guard(|| graph.run(&mut batch)).unwrap_or_else(|_| {
+            graph.resume(&mut batch, |_, slot, _| guilty |= Mask::when(true, slot))
+        });
+        prop_assert_eq!(guilty, broken);
+        prop_assert_eq!(ends.transmit, batch.packets().without(broken));
+        let counted: Vec<_> = edges.iter().map(|&edge| graph.counters().get(edge)).collect();
+        prop_assert_eq!(counted, expected);
+        // Nothing is left for the next batch.
+        prop_assert_eq!(graph.run(&mut self::batch(0)), Ends::default());
+    });
 }

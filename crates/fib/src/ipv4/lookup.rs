@@ -161,6 +161,17 @@ impl Shared {
         any
     }
 
+    /// Looks up the only address of a batch, without what loops over many cost before and after.
+    #[inline(always)]
+    fn alone<const BY_OUTLINE: bool>(&self, address: u32) -> NextHopId {
+        let mut out = [0];
+        if self.shallow::<BY_OUTLINE>(&[address], &mut out) & DEEP != 0 {
+            self.deepen(&[address], &mut out, 1);
+        }
+        let [answer] = out;
+        answer
+    }
+
     /// Replaces leaves that name deep tables by the answers in these, at the bits of `at`.
     #[inline(always)]
     fn deepen(&self, addresses: &[u32], out: &mut [NextHopId], mut at: u64) {
@@ -198,6 +209,10 @@ impl Source for Shared {
 
     #[inline(always)]
     fn lookup_batch<const BY_OUTLINE: bool>(&self, addresses: &[u32], out: &mut [NextHopId]) {
+        if let (&[address], [out, ..]) = (addresses, &mut *out) {
+            *out = self.alone::<BY_OUTLINE>(address);
+            return;
+        }
         for (addresses, out) in batches(addresses, out) {
             if self.shallow::<BY_OUTLINE>(addresses, out) & DEEP != 0 {
                 self.deepen(addresses, out, deep_places(out));
@@ -205,16 +220,22 @@ impl Source for Shared {
         }
     }
 
-    /// The words, where the outline lacks the answer.
     #[inline(always)]
     fn prefetch(&self, addresses: &[u32]) {
         let words: &[AtomicU64; WORDS] = self.words.array();
         let outline: &[AtomicU16; OUTLINE] = self.outline.array();
-        for &address in addresses {
-            let entry = outline[outline_index(address)].load(Ordering::Relaxed);
-            prefetch(words, word_to_read(entry, address));
+        match addresses {
+            &[address] => prefetch_word(words, outline, address),
+            _ => addresses.iter().for_each(|&address| prefetch_word(words, outline, address)),
         }
     }
+}
+
+/// Prefetches the word for an address, if the outline lacks the answer.
+#[inline(always)]
+fn prefetch_word(words: &[AtomicU64; WORDS], outline: &[AtomicU16; OUTLINE], address: u32) {
+    let entry = outline[outline_index(address)].load(Ordering::Relaxed);
+    prefetch(words, word_to_read(entry, address));
 }
 
 /// Returns the places, one bit each, of leaves that name deep tables.

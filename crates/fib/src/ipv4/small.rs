@@ -149,6 +149,10 @@ impl Source for Shared<Ipv4Addr> {
 
     #[inline(always)]
     fn lookup_batch<const BY_OUTLINE: bool>(&self, addresses: &[u32], out: &mut [NextHopId]) {
+        if let (&[address], [out, ..]) = (addresses, &mut *out) {
+            *out = self.lookup(address);
+            return;
+        }
         let root: &[AtomicU64; ROOT_WORDS] = self.root.array();
         let leaves: &[AtomicU16; LEAVES] = self.leaves.array();
         let tables: &[Table; TABLES] = self.pieces.array();
