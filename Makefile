@@ -60,13 +60,13 @@ test-long: export SOAK = 4
 test-long: export PYTEST_TIMEOUT = 0
 test-long: unit scenarios
 
-# One build is for the unit tests and the scenarios, with the checks of arithmetic on and with a step that
-# has a defect, which one scenario puts into its graph. `acl`, `agentx`, `fib`, `samples` and `wire` are built once more by themselves,
-# where no DPDK can be found: they must not need it.
-FAULTY = --features turnpike/faulty-step
+# One build is for the unit tests and the scenarios, with the checks of arithmetic on, with what the tests of other crates
+# use, and with a step that has a defect, which one scenario puts into its graph. `acl`, `agentx`, `fib`, `samples` and `wire`
+# are checked once more by themselves, where no DPDK can be found: they must not need it.
+FEATURES = --features turnpike/faulty-step,acl/testing,control/testing,machine/testing,turnpike/testing
 unit: deps
-	$(CARGO) test --locked --workspace $(FAULTY)
-	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) test --locked --no-run -p acl -p agentx -p fib -p samples -p wire
+	$(CARGO) test --locked --workspace $(FEATURES)
+	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) check --locked --tests -p acl -p agentx -p fib -p samples -p wire
 
 # Python keeps the scenarios' code, in which pytest has rewritten the assertions: once, and not in each worker.
 export PYTHONDONTWRITEBYTECODE =
@@ -78,7 +78,7 @@ TARGET = $(abspath $(or $(CARGO_TARGET_DIR),target))
 SCENARIOS = TURNPIKE=$(TARGET)/debug/turnpike $(PYTHON) -m pytest tests
 FLOW_DEVICE = $(TARGET)/flow_device.so
 scenarios: deps $(PYTHON) $(FLOW_DEVICE)
-	$(CARGO) build --locked --workspace $(FAULTY)
+	$(CARGO) build --locked --workspace $(FEATURES)
 	@$(SCENARIOS) --collect-only -qq > /dev/null 2>&1 || true
 	@status=0; set -x; \
 	$(SCENARIOS) -m "not alone" -n $(WORKERS) --dist loadgroup $(PYTEST) || [ $$? -eq 5 ] || status=1; \
@@ -95,13 +95,13 @@ $(FLOW_DEVICE): tests/flow_device/flow_device.c | deps
 MACHINES ?= 1
 test-vm: deps $(PYTHON)
 	@scripts/install-vm-deps.sh
-	$(CARGO) build --locked --workspace $(FAULTY)
+	$(CARGO) build --locked --workspace $(FEATURES)
 	$(SCENARIOS)/vm $(if $(filter-out 1,$(MACHINES)),-n $(MACHINES) --dist loadfile) $(PYTEST)
 
 # Everything at once, for hours; the report is tests/results/soak.json.
 HOURS ?= 3
 soak: deps $(PYTHON)
-	$(CARGO) build --locked --workspace $(FAULTY)
+	$(CARGO) build --locked --workspace $(FEATURES)
 	TURNPIKE=$(TARGET)/debug/turnpike $(PYTHON) tests/soak.py --hours $(HOURS) --out tests/results/soak.json
 
 # Another release of Debian in target/debian/, see scripts/in-debian.sh.
