@@ -60,43 +60,51 @@ impl<'a> ScriptLines<'a> {
         call
     }
 
-    /// Returns the tokens with their lines, from the start of line `first` on.
-    fn tokens(&self, first: usize) -> Vec<(usize, Token<'a>)> {
+    /// Returns the tokens with their lines, from the start of line `first` on. A table usually ends after a few of them.
+    fn tokens(&self, first: usize) -> impl Iterator<Item = (usize, Token<'a>)> {
         /// No table written by hand is longer; limits the cost of a wrong guess.
         const MOST_LINES: usize = 500;
-        let mut tokens = Vec::new();
-        let mut open_bracket: Option<usize> = None;
         let start = first.saturating_sub(1);
-        for (index, text) in self.lines.iter().enumerate().skip(start).take(MOST_LINES) {
-            let mut rest = *text;
-            while !rest.is_empty() {
-                if let Some(level) = open_bracket {
-                    match rest.find(&long_close(level)) {
-                        Some(at) => rest = &rest[at + level + 2..],
-                        None => break,
-                    }
-                    open_bracket = None;
-                    continue;
+        let mut lines = self.lines.iter().enumerate().skip(start).take(MOST_LINES);
+        let (mut line, mut rest, mut open_bracket) = (first, "", None);
+        std::iter::from_fn(move || {
+            loop {
+                if let Some(token) = token(&mut rest, &mut open_bracket) {
+                    return Some((line, token));
                 }
-                let (token, length) = match lex(rest) {
-                    Lexed::Comment => break,
-                    Lexed::Long { level, length } => {
-                        open_bracket = Some(level);
-                        rest = &rest[length..];
-                        continue;
-                    }
-                    Lexed::Space(length) => {
-                        rest = &rest[length..];
-                        continue;
-                    }
-                    Lexed::Token(token, length) => (token, length),
-                };
-                tokens.push((index + 1, token));
-                rest = &rest[length..];
+                let (index, &text) = lines.next()?;
+                (line, rest) = (index + 1, text);
             }
-        }
-        tokens
+        })
     }
+}
+
+/// Takes the next token of the rest of a line, in front of which a long bracket may be open.
+fn token<'a>(rest: &mut &'a str, open_bracket: &mut Option<usize>) -> Option<Token<'a>> {
+    while !rest.is_empty() {
+        if let Some(level) = *open_bracket {
+            let close = rest.find(&long_close(level));
+            if close.is_some() {
+                *open_bracket = None;
+            }
+            *rest = close.map_or("", |at| &rest[at + level + 2..]);
+            continue;
+        }
+        let (token, length) = match lex(rest) {
+            Lexed::Comment => (None, rest.len()),
+            Lexed::Long { level, length } => {
+                *open_bracket = Some(level);
+                (None, length)
+            }
+            Lexed::Space(length) => (None, length),
+            Lexed::Token(token, length) => (Some(token), length),
+        };
+        *rest = &rest[length..];
+        if token.is_some() {
+            return token;
+        }
+    }
+    None
 }
 
 enum Lexed<'a> {
