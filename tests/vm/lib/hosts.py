@@ -35,6 +35,8 @@ class Inside:
 
     def close(self):
         """Removes the namespace and the interfaces."""
+        # At once: the kernel removes the interfaces of a namespace some time after it. A test may have removed them.
+        self._machine.run("ip", "link", "del", self.device, check=False)
         self._machine.run("ip", "netns", "del", self._name)
 
 
