@@ -12,9 +12,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dataplane::counters::ForwarderCounters;
-use dataplane::exchange::Exchange;
 use dpdk::Lease;
+
+use super::pulse::Watched;
 
 /// Interval of renewals.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -31,9 +31,6 @@ const FORWARDER_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Time between two log lines about forwarders that are missed.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-
-/// A forwarder, by what shows that it makes rounds and what wakes it.
-pub type Watched = (Arc<ForwarderCounters>, Arc<Exchange>);
 
 /// A lease that is renewed as long as the owner and forwarders are there. Dropping it ends the lease.
 pub struct Keeper {
@@ -70,9 +67,9 @@ impl Keeper {
 
     /// Sets the forwarders without which nothing is to be taken.
     pub fn watch(&mut self, forwarders: Vec<Watched>) {
-        let exchanges =
-            |of: &[Watched]| of.iter().map(|(_, of)| Arc::as_ptr(of)).collect::<Vec<_>>();
-        if exchanges(&forwarders) == exchanges(&self.watched) {
+        let same = |(one, other): (&Watched, &Watched)| Arc::ptr_eq(&one.1, &other.1);
+        if forwarders.len() == self.watched.len() && forwarders.iter().zip(&self.watched).all(same)
+        {
             return;
         }
         // Only a panic ends the thread before; the lease runs out then.
@@ -160,6 +157,8 @@ impl Forwarders {
 
 #[cfg(test)]
 mod tests {
+    use dataplane::exchange::Exchange;
+
     use super::*;
 
     fn forwarder() -> Watched {

@@ -20,12 +20,15 @@ pub fn stuck(forwarder: usize) -> Error {
     )
 }
 
+/// A forwarder, by what shows that it makes rounds and what wakes it.
+pub type Watched = (Arc<ForwarderCounters>, Arc<Exchange>);
+
 /// The rounds of forwarders. One that blocks is woken to make one.
-pub struct Pulse(Vec<(Arc<ForwarderCounters>, Arc<Exchange>)>);
+pub struct Pulse(Vec<Watched>);
 
 impl Pulse {
     /// Of the forwarders that count here, by their numbers.
-    pub fn new(forwarders: impl Iterator<Item = (Arc<ForwarderCounters>, Arc<Exchange>)>) -> Self {
+    pub fn new(forwarders: impl Iterator<Item = Watched>) -> Self {
         Self(forwarders.collect())
     }
 

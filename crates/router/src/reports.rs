@@ -22,6 +22,7 @@ use script::CounterNames;
 
 use self::drops::DropTally;
 use super::graphs::LuaView;
+use super::pulse::Watched;
 use super::slow_worker::{ClassRates, EventView, SlowCounters};
 
 /// The counters of one forwarder.
@@ -266,6 +267,11 @@ impl Ledger {
     /// The forwarders that run, by their numbers.
     pub fn running(&self) -> impl Iterator<Item = (usize, &ForwarderView)> {
         self.forwarders.iter().enumerate().filter(|(_, view)| view.running)
+    }
+
+    /// The rounds of the forwarders that run, and the ways to wake them.
+    pub fn watched(&self) -> impl Iterator<Item = Watched> {
+        self.running().map(|(_, view)| (view.counters.clone(), view.exchange.clone()))
     }
 
     /// The Lua states of forwarders that run, by the forwarders' numbers.

@@ -423,9 +423,7 @@ impl Owner {
             keeper.owner_is_there();
             // Programs that forward themselves need no forwarder.
             let needs_them = self.accelerated.ways.is_none();
-            let running = self.forwarding.ledger.running().filter(|_| needs_them);
-            keeper
-                .watch(running.map(|(_, of)| (of.counters.clone(), of.exchange.clone())).collect());
+            keeper.watch(self.forwarding.ledger.watched().filter(|_| needs_them).collect());
         }
         if let Some(mut ways) = self.accelerated.ways.take() {
             let ports: Vec<_> = accelerated(&self.devices)

@@ -598,8 +598,7 @@ impl Owner {
 
     /// The pulse of the forwarders that run.
     pub(super) fn pulse(&self) -> Pulse {
-        let running = self.forwarding.ledger.running();
-        Pulse::new(running.map(|(_, view)| (view.counters.clone(), view.exchange.clone())))
+        Pulse::new(self.forwarding.ledger.watched())
     }
 }
 

@@ -283,7 +283,7 @@ fn routes_that_lead_in_a_circle_say_so_and_others_go_on() {
 #[test]
 fn a_long_chain_of_gateways_is_followed_to_its_end() {
     let mut bench = Bench::without_readers();
-    const LENGTH: u32 = 3000;
+    const LENGTH: u32 = 10_000;
     let address = |i: u32| IpAddr::from(Ipv4Addr::from(0x6440_0000 + i));
     let route = |i| Route {
         vrf: VrfId::DEFAULT,
